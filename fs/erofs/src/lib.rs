@@ -1,0 +1,1 @@
+//! EROFS metadata images: writer, and a reader over mapped memory.

@@ -1,0 +1,1 @@
+//! The node's lazy file system: cache, fetch, FUSE adapter, EROFS mounts, control socket.

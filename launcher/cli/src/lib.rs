@@ -1,0 +1,1 @@
+//! The dsec command: sandboxes from the command line, and the edge daemon.

@@ -1,0 +1,1 @@
+//! The fleet: edge (one a node, owns its sandboxes).

@@ -1,0 +1,1 @@
+//! One sandbox's life: namespaces, mounts, cgroup, seccomp, exec, destroy.

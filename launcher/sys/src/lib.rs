@@ -1,0 +1,1 @@
+//! System calls: the only crate with unsafe code.

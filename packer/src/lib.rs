@@ -1,0 +1,1 @@
+//! Images: build, import, pack-diff, verify, unpack, report.

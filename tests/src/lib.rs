@@ -1,0 +1,1 @@
+//! Tests over the whole tree: architecture, contracts, crash, damage, compatibility.
