@@ -1,1 +1,11 @@
-//! Content-addressed store: local directory, refs, fsck, and the client of a remote registry.
+//! Content-addressed store: local directory, refs, transfer, fsck, and the client of a remote registry.
+//!
+//! [`Source`] is what can be read, [`Store`] what can be written as well; the local directory and the remote registry
+//! are both. Everything that a source returns has been checked against its digest, except ranges of packs, which are
+//! checked chunk by chunk by whoever decodes the frames.
+
+pub mod error;
+pub mod source;
+
+pub use error::Error;
+pub use source::{Source, Store};

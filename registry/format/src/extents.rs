@@ -1,0 +1,240 @@
+//! Extent maps: which chunk holds which range of a layer's data device.
+//!
+//! The data device is virtual: every run of file data lies on it at a 4 KiB-aligned offset, its chunks one after the
+//! other, byte to byte. The map has one entry a chunk, in the order of the device. What no entry covers reads as zero:
+//! only the padding from the end of a run to the next block boundary.
+//!
+//! The map is used where it lies (mapped memory): [`Map`] borrows it.
+
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::ChunkDigest;
+use crate::chunk::{BLOCK_BYTES, MAX_CHUNK_BYTES};
+use crate::preamble::{self, Preamble};
+
+/// Opens an extent map.
+pub const MAGIC: [u8; 8] = *b"DSECXMAP";
+/// Bytes before the first entry.
+pub const HEADER_BYTES: usize = 64;
+/// Bytes in an entry.
+pub const ENTRY_BYTES: usize = 48;
+/// EROFS block addresses have 32 bits: a data device is at most 16 TiB.
+pub const MAX_DEVICE_BYTES: u64 = (u32::MAX as u64) * BLOCK_BYTES as u64;
+
+const OBJECT: &str = "extent map";
+
+#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct Header {
+    preamble: Preamble,
+    extents: U64,
+    device_bytes: U64,
+    reserved: [u8; 16],
+}
+
+/// One chunk on the data device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub struct Extent {
+    /// Offset on the data device.
+    pub device_offset: U64,
+    /// Name of the chunk.
+    pub chunk: ChunkDigest,
+    /// Plain bytes of the chunk.
+    pub bytes: U32,
+    /// Zero.
+    pub reserved: U32,
+}
+
+const _: () = assert!(size_of::<Header>() == HEADER_BYTES);
+const _: () = assert!(size_of::<Extent>() == ENTRY_BYTES);
+
+impl Extent {
+    /// An entry.
+    #[must_use]
+    pub fn new(device_offset: u64, chunk: ChunkDigest, bytes: u32) -> Self {
+        Self { device_offset: U64::new(device_offset), chunk, bytes: U32::new(bytes), reserved: U32::ZERO }
+    }
+
+    /// First offset after this entry.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.device_offset.get().saturating_add(u64::from(self.bytes.get()))
+    }
+}
+
+/// Why bytes are not an extent map.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// Magic, version, features, length.
+    #[error(transparent)]
+    Preamble(#[from] preamble::Error),
+    /// The number of entries does not fit the bytes.
+    #[error("extent map states {extents} entries but has {have_bytes} bytes")]
+    Count {
+        /// Stated entries.
+        extents: u64,
+        /// Bytes there.
+        have_bytes: u64,
+    },
+    /// The stated device size is over the limit or no multiple of the block.
+    #[error("extent map states an impossible device of {device_bytes} bytes")]
+    Device {
+        /// Stated size.
+        device_bytes: u64,
+    },
+    /// An entry is malformed, overlaps the one before, starts off a block after a gap, or leaves the device.
+    #[error("extent {index} is malformed, out of order or outside the device")]
+    Extent {
+        /// Index of the entry.
+        index: u64,
+    },
+}
+
+/// Encodes a map. `extents` must be what [`Map::decode`] accepts, in order.
+#[must_use]
+pub fn encode(extents: &[Extent], device_bytes: u64) -> Vec<u8> {
+    let header = Header {
+        preamble: Preamble::new(MAGIC),
+        extents: U64::new(extents.len() as u64),
+        device_bytes: U64::new(device_bytes),
+        reserved: [0; 16],
+    };
+    let mut bytes = Vec::with_capacity(HEADER_BYTES + size_of_val(extents));
+    bytes.extend_from_slice(header.as_bytes());
+    bytes.extend_from_slice(extents.as_bytes());
+    bytes
+}
+
+/// A checked extent map over bytes that someone else owns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Map<'a> {
+    extents: &'a [Extent],
+    device_bytes: u64,
+}
+
+impl<'a> Map<'a> {
+    /// Checks header and every entry. Linear in the number of entries; no allocation.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, Error> {
+        let map = Self::decode_trusted(bytes)?;
+        check(map.extents, map.device_bytes)?;
+        Ok(map)
+    }
+
+    /// As [`Map::decode`] but without looking at each entry: for bytes that were checked before (the digest of a blob
+    /// that this node has decoded once). Look-ups stay free of panics for any bytes.
+    ///
+    /// # Errors
+    /// A header that is wrong.
+    pub fn decode_trusted(bytes: &'a [u8]) -> Result<Self, Error> {
+        let header: Header = preamble::read(OBJECT, bytes)?;
+        header.preamble.check(OBJECT, MAGIC)?;
+        let extents = header.extents.get();
+        let count_error = || Error::Count { extents, have_bytes: bytes.len() as u64 };
+        let entries = <[Extent]>::ref_from_bytes(&bytes[HEADER_BYTES..]).map_err(|_| count_error())?;
+        if entries.len() as u64 != extents {
+            return Err(count_error());
+        }
+        let device_bytes = header.device_bytes.get();
+        if device_bytes > MAX_DEVICE_BYTES || !device_bytes.is_multiple_of(u64::from(BLOCK_BYTES)) {
+            return Err(Error::Device { device_bytes });
+        }
+        if header.reserved != [0; 16] {
+            return Err(preamble::Error::Reserved { object: OBJECT }.into());
+        }
+        Ok(Self { extents: entries, device_bytes })
+    }
+
+    /// All entries, in the order of the device.
+    #[must_use]
+    pub fn extents(&self) -> &'a [Extent] {
+        self.extents
+    }
+
+    /// Size of the data device, a multiple of 4096.
+    #[must_use]
+    pub fn device_bytes(&self) -> u64 {
+        self.device_bytes
+    }
+
+    /// Index range of the entries that overlap `[offset, offset + bytes)`.
+    #[must_use]
+    pub fn overlapping(&self, offset: u64, bytes: u64) -> std::ops::Range<usize> {
+        let first = self.extents.partition_point(|extent| extent.end() <= offset);
+        let end = offset.saturating_add(bytes);
+        let last = self.extents.partition_point(|extent| extent.device_offset.get() < end);
+        first..last.max(first)
+    }
+}
+
+fn check(extents: &[Extent], device_bytes: u64) -> Result<(), Error> {
+    let mut end = 0;
+    for (index, extent) in (0..).zip(extents) {
+        let (start, bytes) = (extent.device_offset.get(), extent.bytes.get());
+        let aligned = start.is_multiple_of(u64::from(BLOCK_BYTES));
+        let run_goes_on = start == end && index > 0;
+        let next_block = end.div_ceil(u64::from(BLOCK_BYTES)) * u64::from(BLOCK_BYTES);
+        let sound = bytes > 0
+            && bytes <= MAX_CHUNK_BYTES
+            && extent.reserved.get() == 0
+            && (run_goes_on || (aligned && start == next_block))
+            && start.checked_add(u64::from(bytes)).is_some_and(|end| end <= device_bytes);
+        if !sound {
+            return Err(Error::Extent { index });
+        }
+        end = start + u64::from(bytes);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sample() -> Vec<u8> {
+        let chunk = |n: u8| ChunkDigest::of(&[n]);
+        encode(
+            &[Extent::new(0, chunk(1), 5000), Extent::new(5000, chunk(2), 10), Extent::new(8192, chunk(1), 1)],
+            12288,
+        )
+    }
+
+    #[test]
+    fn look_up() {
+        let bytes = sample();
+        let map = Map::decode(&bytes).unwrap();
+        assert_eq!(map.overlapping(0, 1), 0..1);
+        assert_eq!(map.overlapping(4999, 2), 0..2);
+        assert_eq!(map.overlapping(5010, 100), 2..2);
+        assert_eq!(map.overlapping(0, u64::MAX), 0..3);
+        assert_eq!(map.overlapping(20_000, 4096), 3..3);
+    }
+
+    #[test]
+    fn gaps_overlaps_and_overruns_are_refused() {
+        let chunk = ChunkDigest::of(b"x");
+        for bad in [
+            vec![Extent::new(4096, chunk, 1)],
+            vec![Extent::new(0, chunk, 10), Extent::new(5, chunk, 10)],
+            vec![Extent::new(0, chunk, 10), Extent::new(12, chunk, 10)],
+            vec![Extent::new(0, chunk, 10), Extent::new(8192, chunk, 10)],
+            vec![Extent::new(0, chunk, 0)],
+            vec![Extent::new(0, chunk, MAX_CHUNK_BYTES + 1)],
+            vec![Extent::new(0, chunk, 12289)],
+        ] {
+            assert!(Map::decode(&encode(&bad, 12288)).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn every_truncation_is_refused() {
+        let bytes = sample();
+        for length in 0..bytes.len() {
+            assert!(Map::decode(&bytes[..length]).is_err(), "length {length}");
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! The HTTP/JSON of `dsec edge`.
+//!
+//! ```text
+//! POST   /v1/sandboxes                          CreateRequest      -> Sandbox
+//! GET    /v1/sandboxes                                             -> [Sandbox]
+//! GET    /v1/sandboxes/ID                                          -> Sandbox
+//! DELETE /v1/sandboxes/ID                                          -> Sandbox (its last state)
+//! POST   /v1/sandboxes/ID/execs                 ExecRequest        -> Exec
+//! GET    /v1/sandboxes/ID/execs/EXEC            ?wait_ms=          -> Exec
+//! DELETE /v1/sandboxes/ID/execs/EXEC                               -> Exec (killed, with everything it started)
+//! POST   /v1/sandboxes/ID/execs/EXEC/stdin      bytes; end of body closes standard input
+//! GET    /v1/sandboxes/ID/execs/EXEC/output     ?stdout_from=&stderr_from=  -> stream (see `stream`)
+//! POST   /v1/run                                RunRequest         -> stream; the sandbox lives as long as the command
+//! GET    /v1/sandboxes/ID/files                 ?path=             -> tar of what is at path
+//! PUT    /v1/sandboxes/ID/files                 ?path=             tar, unpacked below path
+//! POST   /v1/sandboxes/ID/hold                                     -> Hold (one JSON line); frozen while the connection lives
+//! GET    /v1/health                                                -> Health
+//! ```
+//!
+//! Errors are an [`ErrorBody`] with the matching status.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::environment::Limits;
+use crate::refs::Spec;
+use crate::{ImageDigest, LayerDigest};
+
+/// Header of a run's stream that names its sandbox.
+pub const SANDBOX_HEADER: &str = "dsec-sandbox";
+/// Header of a run's stream that names its exec.
+pub const EXEC_HEADER: &str = "dsec-exec";
+
+/// Asks for a sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CreateRequest {
+    /// What it is made of.
+    pub image: Spec,
+    /// Two creates with one key are one sandbox.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+    /// Its limits; what is absent is decided by the node.
+    #[serde(default, skip_serializing_if = "Limits::is_empty")]
+    pub limits: Limits,
+    /// `KEY=VALUE`, over those of the image.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<String>,
+    /// Its host name; its id when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+    /// Labels for the caller's own use.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+}
+
+/// A sandbox as the edge knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sandbox {
+    /// Its id.
+    pub id: String,
+    /// What it is doing.
+    pub state: State,
+    /// What it was made of, as asked.
+    pub spec: Spec,
+    /// What that was.
+    pub image: ImageDigest,
+    /// Milliseconds since 1970.
+    pub created_ms: u64,
+    /// Its limits.
+    pub limits: Limits,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Commands running in it.
+    pub running: u32,
+}
+
+/// States of a sandbox.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// Being made.
+    Creating,
+    /// Takes commands.
+    Running,
+    /// Its processes stand still (a pack-diff reads it).
+    Frozen,
+    /// Being taken down, or half-made and waiting for that.
+    Destroying,
+}
+
+/// Asks for a command.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExecRequest {
+    /// Program and arguments; empty takes the image's entry point and command.
+    #[serde(default)]
+    pub argv: Vec<String>,
+    /// `KEY=VALUE`, over those of the sandbox.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<String>,
+    /// Absolute; the image's when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub working_dir: Option<String>,
+    /// `user`, `user:group`, `uid` or `uid:gid`; the image's when absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<String>,
+    /// Whether standard input will be sent; otherwise it is `/dev/null`.
+    #[serde(default)]
+    pub stdin: bool,
+    /// Kills it, and everything it started, after this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
+}
+
+/// A command in a sandbox of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunRequest {
+    /// The sandbox.
+    pub sandbox: CreateRequest,
+    /// The command.
+    pub exec: ExecRequest,
+}
+
+/// A command as the edge knows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exec {
+    /// Its id, unique within its sandbox.
+    pub id: String,
+    /// Milliseconds since 1970.
+    pub started_ms: u64,
+    /// Absent while it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<Outcome>,
+}
+
+/// How a command ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Outcome {
+    /// Why it ended.
+    pub reason: Reason,
+    /// Wall time.
+    pub duration_ms: u64,
+    /// Bytes it wrote to standard output, whether kept or not.
+    pub stdout_bytes: u64,
+    /// Bytes it wrote to standard error, whether kept or not.
+    pub stderr_bytes: u64,
+    /// Whether output was dropped because it was over the cap.
+    pub truncated: bool,
+}
+
+/// Why a command ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Reason {
+    /// By itself.
+    Exited {
+        /// Its exit code, 0 to 255.
+        code: u8,
+    },
+    /// By a signal.
+    Signalled {
+        /// The signal's number.
+        signal: u32,
+    },
+    /// It, or something in its sandbox, was killed because memory ran out.
+    Oom {
+        /// The signal's number.
+        signal: u32,
+    },
+    /// Its time was up.
+    Timeout,
+    /// It could not be started.
+    NotStarted {
+        /// The kernel's error.
+        errno: i32,
+        /// For people.
+        message: String,
+    },
+    /// The edge lost it (it was restarted meanwhile).
+    InfraLost,
+}
+
+/// What a pack-diff needs to know of a frozen sandbox.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hold {
+    /// The sandbox.
+    pub id: String,
+    /// Its upper directory on this node.
+    pub upper: String,
+    /// What it was made of.
+    pub image: ImageDigest,
+    /// The layers below it, the base first.
+    pub layers: Vec<LayerDigest>,
+    /// First id of its range in the upper directory: 0 when ids there are as inside.
+    pub id_base: u32,
+}
+
+/// How the edge is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Health {
+    /// Its version.
+    pub version: String,
+    /// Its process id.
+    pub pid: u32,
+    /// Sandboxes it owns.
+    pub sandboxes: u64,
+}
+
+/// Body of every answer that is not a success.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ErrorBody {
+    /// A stable word: `not_found`, `bad_request`, `refused`, `conflict`, `unavailable`, `internal`.
+    pub kind: String,
+    /// For people: names the object, the path and what to do.
+    pub message: String,
+}
