@@ -5,14 +5,14 @@
 //! GET    /v1/sandboxes                                             -> [Sandbox]
 //! GET    /v1/sandboxes/ID                                          -> Sandbox
 //! DELETE /v1/sandboxes/ID                                          -> Sandbox (its last state)
-//! POST   /v1/sandboxes/ID/execs                 ExecRequest        -> Exec
+//! POST   /v1/sandboxes/ID/execs                 ExecRequest        -> Exec, or a stream when it attaches
 //! GET    /v1/sandboxes/ID/execs/EXEC            ?wait_ms=          -> Exec
 //! DELETE /v1/sandboxes/ID/execs/EXEC                               -> Exec (killed, with everything it started)
 //! POST   /v1/sandboxes/ID/execs/EXEC/stdin      bytes; end of body closes standard input
 //! GET    /v1/sandboxes/ID/execs/EXEC/output     ?stdout_from=&stderr_from=  -> stream (see `stream`)
 //! POST   /v1/run                                RunRequest         -> stream; the sandbox lives as long as the command
 //! GET    /v1/sandboxes/ID/files                 ?path=             -> tar of what is at path
-//! PUT    /v1/sandboxes/ID/files                 ?path=             tar, unpacked below path
+//! PUT    /v1/sandboxes/ID/files                 ?path=&owner=      tar, unpacked below path, or as path -> Unpacked
 //! POST   /v1/sandboxes/ID/hold                                     -> Hold (one JSON line); frozen while the connection lives
 //! GET    /v1/health                                                -> Health
 //! ```
@@ -112,6 +112,30 @@ pub struct ExecRequest {
     /// Kills it, and everything it started, after this time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
+    /// Whether the answer is its output. A run always attaches, and its end of the connection kills.
+    #[serde(default, skip_serializing_if = "Attach::is_no")]
+    pub attach: Attach,
+}
+
+/// Whether the answer to an [`ExecRequest`] is a stream of output, and what becomes of the command when it breaks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Attach {
+    /// The answer is an [`Exec`]; output waits, within its caps.
+    #[default]
+    No,
+    /// A stream. When the connection breaks, the command goes on, and its output waits a while to be asked for again.
+    Keep,
+    /// A stream. When the connection breaks, the command is killed, with everything it started.
+    Kill,
+}
+
+impl Attach {
+    /// Whether the answer is no stream.
+    #[must_use]
+    pub fn is_no(&self) -> bool {
+        *self == Self::No
+    }
 }
 
 /// A command in a sandbox of its own.
@@ -198,6 +222,15 @@ pub struct Hold {
     pub id_base: u32,
 }
 
+/// What an upload did.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unpacked {
+    /// Entries unpacked.
+    pub entries: u64,
+    /// Bytes of file contents written.
+    pub bytes: u64,
+}
+
 /// How the edge is.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
@@ -212,8 +245,41 @@ pub struct Health {
 /// Body of every answer that is not a success.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorBody {
-    /// A stable word: `not_found`, `bad_request`, `refused`, `conflict`, `unavailable`, `internal`.
-    pub kind: String,
+    /// What kind of failure.
+    pub kind: ErrorKind,
     /// For people: names the object, the path and what to do.
     pub message: String,
+}
+
+/// Kinds of failure that a caller may want to tell apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ErrorKind {
+    /// No such sandbox, exec, image or path. Status 404.
+    NotFound,
+    /// The request is malformed, or asks for what cannot be. Status 400.
+    BadRequest,
+    /// The node does not grant it: a limit of its own, or the kernel's no. Status 403.
+    Refused,
+    /// It contradicts what is: another request under the same key, a sandbox on its way out, a second hold. Status 409.
+    Conflict,
+    /// Not now: the node is full or something it depends on does not answer. Trying again may help. Status 503.
+    Unavailable,
+    /// A fault of the platform. Status 500.
+    Internal,
+}
+
+impl ErrorKind {
+    /// Its HTTP status.
+    #[must_use]
+    pub fn status(self) -> u16 {
+        match self {
+            Self::NotFound => 404,
+            Self::BadRequest => 400,
+            Self::Refused => 403,
+            Self::Conflict => 409,
+            Self::Unavailable => 503,
+            Self::Internal => 500,
+        }
+    }
 }

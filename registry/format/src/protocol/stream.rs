@@ -1,6 +1,10 @@
 //! Framing of a command's output: `kind (1) | reserved, zero (3) | length (4, little-endian) | payload`.
 //!
-//! Payloads of one kind, put together, are the bytes that the command wrote, from the offset that was asked for.
+//! Payloads of one kind, put together, are the bytes that the command wrote, from the offset that was asked for. Where
+//! bytes are missing because they were over the cap and nobody read them in time, a payload of kind [`Kind::Skipped`]
+//! stands in their place, so that offsets stay exact.
+
+use serde::{Deserialize, Serialize};
 
 use crate::preamble;
 
@@ -21,6 +25,29 @@ pub enum Kind {
     Outcome = 3,
     /// Instead of it: JSON of an [`super::edge::ErrorBody`].
     Error = 4,
+    /// Bytes that are no longer kept: JSON of a [`Skipped`].
+    Skipped = 5,
+}
+
+/// Which of the two outputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Output {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
+/// Bytes of one output that the stream leaves out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Skipped {
+    /// Whose.
+    pub output: Output,
+    /// Offset of the first one.
+    pub from: u64,
+    /// How many.
+    pub bytes: u64,
 }
 
 /// The head of a payload.
@@ -68,6 +95,7 @@ impl Header {
             2 => Kind::Stderr,
             3 => Kind::Outcome,
             4 => Kind::Error,
+            5 => Kind::Skipped,
             _ => return Err(Error::Malformed { header }),
         };
         let bytes = u32::from_le_bytes(length);
