@@ -1,1 +1,21 @@
 //! EROFS metadata images: writer, and a reader over mapped memory.
+//!
+//! A layer is an EROFS image without file data: every regular file is chunk-based and lies on one extra device, the
+//! layer's *virtual data device*. Linux mounts the image as it is; the device is a file that someone else serves.
+//!
+//! - [`Tree`] holds a file tree in memory, made for millions of inodes.
+//! - [`write`] turns it into an image: the same tree gives the same bytes.
+//!
+//! `docs/format/erofs.md` is the byte-level description of what is written.
+//!
+//! Not here: file data, chunks, extent maps, mounting.
+
+mod attributes;
+mod crc32c;
+pub mod format;
+pub mod tree;
+pub mod writer;
+
+pub use attributes::{Attributes, Device, FileType, Kind, Segment, Timestamp};
+pub use tree::{InodeId, Tree, Xattr};
+pub use writer::{Summary, write};

@@ -1,0 +1,4 @@
+//! Images of whole trees: against `fsck.erofs`, the kernel, our own reader, and damage.
+
+mod fsck;
+mod sample;
