@@ -1,1 +1,10 @@
 //! Images: build, import, pack-diff, verify, unpack, report.
+//!
+//! The library behind the `dsec-pack` program. It never prints, exits or reads the environment: what it has to say goes
+//! through [`Monitor`], what it is told to stop by is a [`Cancel`], and where things are is a parameter.
+
+pub mod cancel;
+pub mod monitor;
+
+pub use cancel::{Cancel, Cancelled};
+pub use monitor::{Monitor, Silent, Stage};

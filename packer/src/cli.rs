@@ -1,0 +1,110 @@
+//! The command line: one file a subcommand, each calling the library.
+//!
+//! Decided here and nowhere else: where the store is, what goes to standard output (the result, as text or JSON) and
+//! to standard error (progress, warnings, errors), hints, exit codes, signals.
+
+mod completion;
+mod context;
+mod error;
+mod exit;
+mod man;
+mod output;
+mod progress;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use tracing_subscriber::filter::LevelFilter;
+
+use context::Context;
+use exit::Exit;
+
+/// Build, verify, move and take apart images for agent environments.
+#[derive(Debug, Parser)]
+#[command(name = "dsec-pack", version, propagate_version = true, disable_help_subcommand = true)]
+struct Cli {
+    #[command(flatten)]
+    global: Global,
+    #[command(subcommand)]
+    command: Command,
+}
+
+/// What every subcommand takes.
+#[derive(Debug, Args)]
+#[command(next_display_order = 1000)]
+struct Global {
+    /// The local store. Default: /var/lib/dsec/store for root, else $XDG_DATA_HOME/dsec/store
+    #[arg(long, global = true, env = "DSEC_STORE", value_name = "DIR", hide_env_values = true)]
+    store: Option<PathBuf>,
+    /// Print the result as one JSON object
+    #[arg(long, global = true)]
+    json: bool,
+    /// Show no progress
+    #[arg(long, short, global = true)]
+    quiet: bool,
+    /// Least severe log lines to show on standard error: off, error, warn, info, debug, trace
+    #[arg(long, global = true, env = "DSEC_LOG", value_name = "LEVEL", default_value = "warn", hide_env_values = true)]
+    log: LevelFilter,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Completion(completion::Completion),
+    Man(man::Man),
+}
+
+impl Command {
+    fn run(self, context: &Context) -> anyhow::Result<Exit> {
+        match self {
+            Self::Completion(command) => command.run(context),
+            Self::Man(command) => command.run(context),
+        }
+    }
+}
+
+/// The parser, with the exit codes in its long help.
+fn command() -> clap::Command {
+    Cli::command().after_long_help(exit::help())
+}
+
+/// Runs the program.
+pub(crate) fn main() -> ExitCode {
+    let cli = match command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
+        Ok(cli) => cli,
+        Err(error) => return error::report_usage(&error).into(),
+    };
+    tracing_subscriber::fmt()
+        .with_max_level(cli.global.log)
+        .with_writer(std::io::stderr)
+        .with_target(false)
+        .without_time()
+        .init();
+    let exit = match Context::new(&cli.global).and_then(|context| {
+        let result = cli.command.run(&context);
+        context.progress.clear();
+        result
+    }) {
+        Ok(exit) => exit,
+        Err(error) => error::report(&error, cli.global.json),
+    };
+    exit.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        command().debug_assert();
+    }
+
+    #[test]
+    fn the_long_help_lists_every_exit_code() {
+        let help = command().render_long_help().to_string();
+        for exit in Exit::ALL {
+            assert!(help.contains(&format!("{:>3}  {}", *exit as u8, exit.meaning())), "{exit:?} is missing");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! From an error to what a person reads: message, causes, hint, and the exit code.
+
+use std::error::Error as StdError;
+use std::io::{self, Write};
+
+use serde::Serialize;
+
+use super::exit::Exit;
+
+/// An error as `--json` gives it, on standard error.
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    error: String,
+    causes: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<&'a str>,
+    exit: u8,
+}
+
+/// Prints `error` and says how to end.
+pub(crate) fn report(error: &anyhow::Error, json: bool) -> Exit {
+    if is_closed_pipe(error) {
+        return Exit::Success;
+    }
+    let (exit, hint) = classify(error);
+    let causes = error.chain().skip(1).map(ToString::to_string).collect();
+    let report = Report { error: error.to_string(), causes, hint, exit: exit as u8 };
+    let mut text = String::new();
+    if json {
+        text = serde_json::to_string(&report).unwrap_or_else(|_| report.error.clone()) + "\n";
+    } else {
+        text.push_str(&format!("error: {}\n", report.error));
+        report.causes.iter().for_each(|cause| text.push_str(&format!("  because: {cause}\n")));
+        if let Some(hint) = hint {
+            text.push_str(&format!("hint: {hint}\n"));
+        }
+    }
+    // Nobody is left to tell when standard error is closed; the exit code still says it.
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+    exit
+}
+
+/// Prints what clap says: help and version are no errors.
+pub(crate) fn report_usage(error: &clap::Error) -> Exit {
+    let _ = error.print();
+    if error.use_stderr() { Exit::Usage } else { Exit::Success }
+}
+
+/// `dsec-pack ls | head` ends well.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error.downcast_ref::<super::output::Error>().is_some_and(super::output::Error::is_closed_pipe)
+}
+
+/// The first error of the chain that means something decides.
+fn classify(error: &anyhow::Error) -> (Exit, Option<&'static str>) {
+    error.chain().find_map(classify_one).unwrap_or((Exit::Failure, None))
+}
+
+fn classify_one(error: &(dyn StdError + 'static)) -> Option<(Exit, Option<&'static str>)> {
+    if error.is::<dsec_pack::Cancelled>() {
+        return Some((Exit::Interrupted, None));
+    }
+    if let Some(error) = error.downcast_ref::<dsec_store::Error>() {
+        return classify_store(error);
+    }
+    if error.is::<dsec_format::refs::NameError>() || error.is::<dsec_format::digest::Error>() {
+        return Some((Exit::Usage, None));
+    }
+    error.downcast_ref::<io::Error>().and_then(classify_io)
+}
+
+/// `None` leaves it to the source of the error.
+fn classify_store(error: &dsec_store::Error) -> Option<(Exit, Option<&'static str>)> {
+    use dsec_store::Error;
+    match error {
+        Error::NotFound { .. } => Some((Exit::NotFound, Some("`dsec-pack ls` lists what the store has"))),
+        Error::Damaged { .. } => Some((Exit::Damaged, Some("`dsec-pack fsck` says what is affected"))),
+        Error::Conflict { .. } => Some((Exit::Conflict, None)),
+        Error::Io(_) => None,
+        Error::NotAStore { .. } => Some((Exit::NotFound, Some("`--store DIR` or DSEC_STORE names another directory"))),
+        Error::Unreachable { .. } => Some((Exit::Unreachable, None)),
+        Error::Refused { status: 401 | 403, .. } => Some((Exit::Refused, Some("check the token"))),
+        Error::Refused { status: 404, .. } => Some((Exit::NotFound, None)),
+        Error::Refused { status: 409, .. } => Some((Exit::Conflict, None)),
+        Error::Refused { .. } => Some((Exit::Refused, None)),
+        Error::Full { .. } => Some((Exit::Full, Some("nothing was changed; free some space and try again"))),
+    }
+}
+
+fn classify_io(error: &io::Error) -> Option<(Exit, Option<&'static str>)> {
+    match error.kind() {
+        io::ErrorKind::NotFound => Some((Exit::NotFound, None)),
+        io::ErrorKind::PermissionDenied => Some((Exit::Refused, None)),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some((Exit::Full, None)),
+        _ => None,
+    }
+}
