@@ -1,1 +1,6 @@
 //! Tests over the whole tree: architecture, contracts, crash, damage, compatibility.
+//!
+//! The library holds the tools that several of them share; the scenarios that run the real programs are the Python
+//! package `lab` beside it.
+
+pub mod proxy;
