@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use dsec_format::{frame, image, json, layer, locations, pack, preamble, refs};
+use dsec_format::{ChunkDigest, frame, image, json, layer, locations, pack, preamble, refs};
 
 /// Result of a store operation.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -67,6 +67,16 @@ pub enum Error {
         /// What it said, cut to a line.
         message: String,
     },
+    /// An object is larger than what this program handles in memory.
+    #[error("{object} has {have_bytes} bytes, this program handles at most {allowed_bytes}")]
+    TooLarge {
+        /// Kind and name of the object.
+        object: String,
+        /// Its size.
+        have_bytes: u64,
+        /// The limit.
+        allowed_bytes: u64,
+    },
     /// The store is full.
     #[error("no space left in {store}")]
     Full {
@@ -91,6 +101,24 @@ pub enum Damage {
     Digest {
         /// The digest of the bytes.
         found: String,
+    },
+    /// A chunk in a frame.
+    #[error("the bytes of chunk {chunk} in it do not match its digest")]
+    Chunk {
+        /// The chunk.
+        chunk: ChunkDigest,
+    },
+    /// Locations that do not lead to the chunks of their layer.
+    #[error("it does not lead to chunk {chunk}")]
+    Misplaced {
+        /// The chunk.
+        chunk: ChunkDigest,
+    },
+    /// A ref that names itself otherwise.
+    #[error("it says that it is ref {found}")]
+    Name {
+        /// The name that it states.
+        found: refs::RefName,
     },
     /// A preamble.
     #[error(transparent)]

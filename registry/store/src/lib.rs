@@ -1,11 +1,20 @@
 //! Content-addressed store: local directory, refs, transfer, fsck, and the client of a remote registry.
 //!
-//! [`Source`] is what can be read, [`Store`] what can be written as well; the local directory and the remote registry
-//! are both. Everything that a source returns has been checked against its digest, except ranges of packs, which are
-//! checked chunk by chunk by whoever decodes the frames.
+//! [`Source`] is what can be read, [`Store`] what can be written as well; the local directory ([`LocalStore`]) and the
+//! remote registry are both. Everything that a source returns has been checked against its digest, except ranges of
+//! packs, which are checked chunk by chunk by whoever decodes the frames.
 
+pub mod disk;
 pub mod error;
+mod index;
+pub mod layer;
+pub mod layout;
+pub mod local;
+pub mod pack;
+mod scratch;
 pub mod source;
 
 pub use error::Error;
+pub use local::LocalStore;
+pub use scratch::{Leftover, Scratch};
 pub use source::{Source, Store};

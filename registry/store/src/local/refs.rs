@@ -1,0 +1,143 @@
+//! Refs of a local store: read without a lock, changed under one.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use dsec_format::json::MAX_JSON_BYTES;
+use dsec_format::protocol::registry::{Expected, RefList};
+use dsec_format::refs::{Ref, RefName, Target};
+use fs_err as fs;
+
+use super::LocalStore;
+use crate::disk::Lock;
+use crate::error::{Damage, Error, Result};
+use crate::layout::{LOCKS, REFS, TAG_PREFIX, ref_path};
+
+/// Held while a ref changes.
+const REFS_LOCK: &str = "refs";
+
+impl LocalStore {
+    pub(super) fn ref_or_none(&self, name: &RefName) -> Result<Option<Ref>> {
+        let path = ref_path(&self.root, name);
+        let bytes = match fs::metadata(&path)
+            .and_then(|metadata| if metadata.len() > MAX_JSON_BYTES as u64 { Ok(Vec::new()) } else { fs::read(&path) })
+        {
+            Ok(bytes) => bytes,
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                return Ok(None);
+            }
+            Err(error) => return Err(self.io(error)),
+        };
+        let damaged = |source: Damage| Error::Damaged {
+            object: format!("ref {name}"),
+            store: path.display().to_string(),
+            source,
+        };
+        let record = Ref::decode(&bytes).map_err(|error| damaged(error.into()))?;
+        if record.name != *name {
+            return Err(damaged(Damage::Name { found: record.name }));
+        }
+        Ok(Some(record))
+    }
+
+    pub(super) fn list_refs_of(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<RefList> {
+        // One more than asked for tells whether there is a next page; memory is bounded by the page.
+        let mut page: BTreeMap<String, RefName> = BTreeMap::new();
+        self.walk_refs(&mut |name| {
+            let text = name.to_string();
+            if text.starts_with(prefix) && after.is_none_or(|after| text.as_str() > after) {
+                page.insert(text, name);
+                if page.len() > limit.saturating_add(1) {
+                    page.pop_last();
+                }
+            }
+        })?;
+        let mut list = RefList::default();
+        for name in page.values().take(limit) {
+            // One that was removed meanwhile is not listed.
+            list.refs.extend(self.ref_or_none(name)?);
+        }
+        if page.len() > limit {
+            list.next = page.keys().take(limit).next_back().cloned();
+        }
+        Ok(list)
+    }
+
+    /// Calls `found` with the name of each ref, in no order.
+    pub(crate) fn walk_refs(&self, found: &mut dyn FnMut(RefName)) -> Result<()> {
+        let top = self.root.join(REFS);
+        let mut directories: Vec<PathBuf> = vec![top.clone()];
+        while let Some(directory) = directories.pop() {
+            let entries = match fs::read_dir(&directory) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                entries => entries.map_err(|error| self.io(error))?,
+            };
+            for entry in entries {
+                let entry = entry.map_err(|error| self.io(error))?;
+                let path = entry.path();
+                if entry.file_type().map_err(|error| self.io(error))?.is_dir() {
+                    directories.push(path);
+                } else if let Some(name) = name_of(&top, &path) {
+                    found(name);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn change_ref(&self, name: &RefName, target: Option<Target>, expected: Expected) -> Result<Option<Ref>> {
+        let locks = self.root.join(LOCKS);
+        self.disk.make_directories(&locks).map_err(|error| self.io(error))?;
+        let scratch = self.scratch()?;
+        let _lock = Lock::take(&locks.join(REFS_LOCK)).map_err(|error| self.io(error))?;
+        let present = self.ref_or_none(name)?;
+        check_expected(name, present.as_ref(), expected)?;
+        let path = ref_path(&self.root, name);
+        let Some(target) = target else {
+            if present.is_none() {
+                return Err(Error::NotFound { object: format!("ref {name}"), store: self.root.display().to_string() });
+            }
+            self.disk.remove(&path).map_err(|error| self.io(error))?;
+            return Ok(None);
+        };
+        let record = Ref::new(name.clone(), target, now_ms());
+        let temporary = scratch.path().join("ref");
+        self.disk
+            .write(&temporary, &record.encode())
+            .and_then(|()| self.disk.publish(&temporary, &path))
+            .map_err(|error| self.io(error))?;
+        Ok(Some(record))
+    }
+}
+
+fn check_expected(name: &RefName, present: Option<&Ref>, expected: Expected) -> Result<()> {
+    let holds = match (expected, present) {
+        (Expected::Anything, _) | (Expected::Absent, None) => true,
+        (Expected::Absent, Some(_)) | (Expected::Is(_), None) => false,
+        (Expected::Is(target), Some(present)) => present.target == target,
+    };
+    if holds {
+        return Ok(());
+    }
+    let present = match present.map(|present| present.target) {
+        None => "nothing".to_owned(),
+        Some(Target::Image(digest)) => format!("image {digest}"),
+        Some(Target::Environment(digest)) => format!("environment {digest}"),
+    };
+    Err(Error::Conflict { name: name.clone(), present })
+}
+
+/// The name that a file below `refs` stands for; `None` for a file that no store has written.
+fn name_of(top: &Path, path: &Path) -> Option<RefName> {
+    let name = path.parent()?.strip_prefix(top).ok()?.to_str()?;
+    let tag = path.file_name()?.to_str()?.strip_prefix(TAG_PREFIX)?;
+    format!("{name}:{tag}").parse().ok()
+}
+
+fn now_ms() -> u64 {
+    // A clock before 1970 is shown as 1970: the time is for people only.
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}

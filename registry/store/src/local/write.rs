@@ -1,0 +1,266 @@
+//! Writing to a local store. The order inside each method is the order of trust: parts, then what names them.
+
+use std::collections::HashMap;
+use std::io::{self, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use dsec_format::environment::Environment;
+use dsec_format::extents::{self, Map};
+use dsec_format::image::Image;
+use dsec_format::locations::{Locations, Record};
+use dsec_format::pack::{Place, Tables};
+use dsec_format::protocol::registry::Expected;
+use dsec_format::refs::{Ref, RefName, Target};
+use dsec_format::{ChunkDigest, EnvironmentDigest, ImageDigest, LayerDigest, PackDigest};
+use fs_err as fs;
+
+use super::LocalStore;
+use super::read::MAX_IN_MEMORY_BYTES;
+use crate::error::{Damage, Error, Result};
+use crate::index::Refresh;
+use crate::layer::{self, UnpackError};
+use crate::layout::Object;
+use crate::pack::{self, FinishedPack, ReadError};
+use crate::source::Store;
+
+impl LocalStore {
+    /// Takes a pack that this process has written in a [`crate::Scratch`] of this store. It is moved, not read again.
+    ///
+    /// # Errors
+    /// The store's failure.
+    pub fn adopt_pack(&self, finished: &FinishedPack) -> Result<()> {
+        self.publish_pack(&finished.digest(), finished.path(), Arc::clone(finished.tables()))
+    }
+
+    /// As [`Store::put_pack`], but takes the file away: it lies in this store already (scratch, upload).
+    ///
+    /// # Errors
+    /// As [`Store::put_pack`]; the file stays where it is.
+    pub fn take_pack(&self, digest: &PackDigest, file: &Path) -> Result<()> {
+        let tables = pack::verify(file, digest).map_err(|error| match error {
+            ReadError::Io(error) => self.io(error),
+            ReadError::Damaged(source) => {
+                Error::Damaged { object: Object::pack(digest).to_string(), store: file.display().to_string(), source }
+            }
+        })?;
+        self.publish_pack(digest, file, Arc::new(tables))
+    }
+
+    fn publish_pack(&self, digest: &PackDigest, file: &Path, tables: Arc<Tables>) -> Result<()> {
+        let path = self.object_path(Object::pack(digest));
+        self.disk.publish(file, &path).map_err(|error| self.io(error))?;
+        let mut index = self.index();
+        index.forget_tables(digest);
+        index.add(*digest, tables);
+        Ok(())
+    }
+
+    /// As [`Store::put_layer`], but takes the file away: it lies in this store already (scratch, upload).
+    ///
+    /// # Errors
+    /// As [`Store::put_layer`]; the file stays where it is.
+    pub fn take_layer(&self, digest: &LayerDigest, file: &Path) -> Result<()> {
+        let object = Object::layer(digest);
+        let extents = self.check_layer(digest, file)?;
+        let damaged = |damage: Damage| Error::Damaged {
+            object: object.to_string(),
+            store: file.display().to_string(),
+            source: damage,
+        };
+        let map = Map::decode(&extents).map_err(|error| damaged(error.into()))?;
+        let locations = self.locations_of(map)?;
+        let scratch = self.scratch()?;
+        let temporary = scratch.path().join("locations");
+        let publish = || -> io::Result<()> {
+            self.disk.write(&temporary, &locations.encode(digest))?;
+            self.disk.publish(&temporary, &self.object_path(Object::locations(digest)))?;
+            self.disk.publish(file, &self.object_path(object))
+        };
+        publish().map_err(|error| self.io(error))
+    }
+
+    /// Checks a layer in stored form; gives its plain extent map.
+    fn check_layer(&self, digest: &LayerDigest, file: &Path) -> Result<Vec<u8>> {
+        let object = Object::layer(digest);
+        let mut stored = io::BufReader::new(fs::File::open(file)?);
+        let mut extents = Bounded(Vec::new());
+        match layer::unpack(&mut stored, digest, &mut io::sink(), &mut extents) {
+            Ok(_) => Ok(extents.0),
+            Err(UnpackError::Read(error)) => Err(self.io(error)),
+            Err(UnpackError::Damaged(error)) => Err(Error::Damaged {
+                object: object.to_string(),
+                store: file.display().to_string(),
+                source: error.into(),
+            }),
+            Err(UnpackError::Write(_)) => Err(Error::TooLarge {
+                object: format!("extent map of {object}"),
+                have_bytes: MAX_IN_MEMORY_BYTES + 1,
+                allowed_bytes: MAX_IN_MEMORY_BYTES,
+            }),
+        }
+    }
+
+    /// Where the chunks of a map lie in this store.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`] naming a chunk that the store lacks, or has with another length.
+    pub(crate) fn locations_of(&self, map: Map<'_>) -> Result<Locations> {
+        let mut index = self.index();
+        index.refresh(Refresh::Changed).map_err(|error| self.io(error))?;
+        let mut packs = Packs::default();
+        let mut records = Vec::with_capacity(map.extents().len());
+        let mut looked_everywhere = false;
+        for extent in map.extents() {
+            let mut found = index.find(&extent.chunk).map_err(|error| self.io(error))?;
+            if found.is_none() && !looked_everywhere {
+                looked_everywhere = true;
+                index.refresh(Refresh::All).map_err(|error| self.io(error))?;
+                found = index.find(&extent.chunk).map_err(|error| self.io(error))?;
+            }
+            match found {
+                Some((pack, place)) if fits(&place, extent) => records.push(Record::new(packs.number(pack), &place)),
+                _ => return Err(self.chunk_not_found(&extent.chunk)),
+            }
+        }
+        Ok(Locations { packs: packs.list, records })
+    }
+
+    fn chunk_not_found(&self, chunk: &ChunkDigest) -> Error {
+        Error::NotFound { object: format!("chunk {chunk}"), store: self.root.display().to_string() }
+    }
+
+    fn put_json(&self, object: Object, bytes: &[u8]) -> Result<()> {
+        let path = self.object_path(object);
+        // What is there is replaced only when it is not what it should be.
+        if fs::read(&path).is_ok_and(|present| present == bytes) {
+            return Ok(());
+        }
+        let scratch = self.scratch()?;
+        let temporary = scratch.path().join("object");
+        self.disk
+            .write(&temporary, bytes)
+            .and_then(|()| self.disk.publish(&temporary, &path))
+            .map_err(|error| self.io(error))
+    }
+
+    fn require_image(&self, digest: &ImageDigest) -> Result<()> {
+        if self.has_image(digest)? { Ok(()) } else { Err(self.not_found(Object::image(digest))) }
+    }
+}
+
+fn fits(place: &Place, extent: &extents::Extent) -> bool {
+    place.chunk_bytes == extent.bytes.get()
+}
+
+/// Packs in the order of first use.
+#[derive(Default)]
+struct Packs {
+    list: Vec<PackDigest>,
+    numbers: HashMap<PackDigest, u32>,
+}
+
+impl Packs {
+    fn number(&mut self, digest: PackDigest) -> u32 {
+        *self.numbers.entry(digest).or_insert_with(|| {
+            self.list.push(digest);
+            u32::try_from(self.list.len() - 1).expect("no more packs than the index counts")
+        })
+    }
+}
+
+/// A vector that refuses to grow over [`MAX_IN_MEMORY_BYTES`].
+struct Bounded(Vec<u8>);
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if (self.0.len() + bytes.len()) as u64 > MAX_IN_MEMORY_BYTES {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Store for LocalStore {
+    fn missing_chunks(&self, chunks: &[ChunkDigest]) -> Result<Vec<ChunkDigest>> {
+        let mut index = self.index();
+        index.refresh(Refresh::Changed).map_err(|error| self.io(error))?;
+        let mut missing = Vec::new();
+        for chunk in chunks {
+            if index.find(chunk).map_err(|error| self.io(error))?.is_none() {
+                missing.push(*chunk);
+            }
+        }
+        Ok(missing)
+    }
+
+    fn has_layer(&self, digest: &LayerDigest) -> Result<bool> {
+        Ok(self.exists(Object::layer(digest))? && self.exists(Object::locations(digest))?)
+    }
+
+    fn has_image(&self, digest: &ImageDigest) -> Result<bool> {
+        self.exists(Object::image(digest))
+    }
+
+    fn put_pack(&self, digest: &PackDigest, file: &Path) -> Result<()> {
+        let scratch = self.scratch()?;
+        let copy = scratch.path().join("pack");
+        self.disk.copy(file, &copy).map_err(|error| self.io(error))?;
+        self.take_pack(digest, &copy)
+    }
+
+    fn put_layer(&self, digest: &LayerDigest, file: &Path) -> Result<()> {
+        let scratch = self.scratch()?;
+        let copy = scratch.path().join("layer");
+        self.disk.copy(file, &copy).map_err(|error| self.io(error))?;
+        self.take_layer(digest, &copy)
+    }
+
+    fn put_image(&self, image: &Image) -> Result<ImageDigest> {
+        let (bytes, digest) = (image.encode(), image.digest());
+        let object = Object::image(&digest);
+        // What could not be read back is refused.
+        Image::decode(&bytes, &digest).map_err(|error| self.damaged(object, error))?;
+        for layer in &image.layers {
+            if !self.has_layer(&layer.digest)? {
+                return Err(self.not_found(Object::layer(&layer.digest)));
+            }
+        }
+        self.put_json(object, &bytes)?;
+        Ok(digest)
+    }
+
+    fn put_environment(&self, environment: &Environment) -> Result<EnvironmentDigest> {
+        let (bytes, digest) = (environment.encode(), environment.digest());
+        let object = Object::environment(&digest);
+        Environment::decode(&bytes, &digest).map_err(|error| self.damaged(object, error))?;
+        for image in environment.images() {
+            self.require_image(image)?;
+        }
+        self.put_json(object, &bytes)?;
+        Ok(digest)
+    }
+
+    fn set_ref(&self, name: &RefName, target: Target, expected: Expected) -> Result<Ref> {
+        match &target {
+            Target::Image(digest) => self.require_image(digest)?,
+            Target::Environment(digest) => {
+                let object = Object::environment(digest);
+                if !self.exists(object)? {
+                    return Err(self.not_found(object));
+                }
+            }
+        }
+        let record = self.change_ref(name, Some(target), expected)?;
+        Ok(record.expect("a ref that was set has a record"))
+    }
+
+    fn remove_ref(&self, name: &RefName, expected: Expected) -> Result<()> {
+        self.change_ref(name, None, expected).map(|_| ())
+    }
+}
