@@ -4,3 +4,4 @@
 //! package `lab` beside it.
 
 pub mod proxy;
+pub mod samples;

@@ -116,14 +116,16 @@ pub fn unpack(
     let header = read_header(stored, digest)?;
     let (identity, storage) = (&header.identity, &header.storage);
     unpack_part(
-        &mut stored.take(storage.metadata_stored_bytes.get()),
+        stored,
+        storage.metadata_stored_bytes.get(),
         Codec::from_number(storage.metadata_codec).map_err(layer::Error::from)?,
         Blob { bytes: identity.metadata_bytes.get(), digest: identity.metadata_digest },
         "metadata",
         metadata,
     )?;
     unpack_part(
-        &mut stored.take(storage.extents_stored_bytes.get()),
+        stored,
+        storage.extents_stored_bytes.get(),
         Codec::from_number(storage.extents_codec).map_err(layer::Error::from)?,
         Blob { bytes: identity.extents_bytes.get(), digest: identity.extents_digest },
         "extent map",
@@ -139,35 +141,42 @@ pub fn unpack(
 
 fn unpack_part(
     stored: &mut dyn Read,
+    stored_bytes: u64,
     codec: Codec,
     expected: Blob,
     blob: &'static str,
     out: &mut dyn Write,
 ) -> Result<(), UnpackError> {
-    let failed = Cell::new(false);
-    let mut stored = Observed { inner: stored, failed: &failed };
+    let (failed, left_bytes) = (Cell::new(false), Cell::new(stored_bytes));
+    let mut stored = Observed { inner: stored, left_bytes: &left_bytes, failed: &failed };
     let mut copy = |plain: &mut dyn Read| match copy_part(plain, expected, blob, out) {
         // zstd reports damaged input as a failed read; a read that did fail is told apart by the flag.
         Err(UnpackError::Read(_)) if !failed.get() => Err(layer::Error::Blob { blob }.into()),
         result => result,
     };
     match codec {
-        Codec::Plain => copy(&mut stored),
-        Codec::Zstd => copy(&mut zstd::stream::read::Decoder::new(stored).map_err(UnpackError::Read)?),
+        Codec::Plain => copy(&mut stored)?,
+        Codec::Zstd => copy(&mut zstd::stream::read::Decoder::new(stored).map_err(UnpackError::Read)?)?,
     }
+    // The data was whole, but the object ends before the part does.
+    if left_bytes.get() > 0 { Err(layer::Error::Blob { blob }.into()) } else { Ok(()) }
 }
 
-/// Notes whether reading itself failed.
+/// The stored bytes of one part; notes how many are left, and whether reading itself failed.
 struct Observed<'a> {
     inner: &'a mut dyn Read,
+    left_bytes: &'a Cell<u64>,
     failed: &'a Cell<bool>,
 }
 
 impl Read for Observed<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        self.inner.read(buffer).inspect_err(|error| {
+        let allowed = usize::try_from(self.left_bytes.get()).map_or(buffer.len(), |left| left.min(buffer.len()));
+        let count = self.inner.read(&mut buffer[..allowed]).inspect_err(|error| {
             self.failed.set(error.kind() != io::ErrorKind::Interrupted);
-        })
+        })?;
+        self.left_bytes.set(self.left_bytes.get() - count as u64);
+        Ok(count)
     }
 }
 

@@ -121,8 +121,11 @@ impl LocalStore {
         Ok(self.owned.get().expect("set above"))
     }
 
-    /// Temporary files of killed writers that are still there: those of this store's opener are gone.
-    pub(crate) fn leftovers(&self) -> Result<Vec<Leftover>> {
+    /// Temporary files of writers that were killed since the store was opened. They are left where they are.
+    ///
+    /// # Errors
+    /// An I/O error.
+    pub fn leftovers(&self) -> Result<Vec<Leftover>> {
         scratch::sweep(&self.root, false).map_err(|error| self.io(error))
     }
 
