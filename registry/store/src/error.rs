@@ -77,6 +77,9 @@ pub enum Error {
         /// The limit.
         allowed_bytes: u64,
     },
+    /// The caller's [`crate::Monitor`] asked to stop.
+    #[error("interrupted")]
+    Interrupted,
     /// The store is full.
     #[error("no space left in {store}")]
     Full {

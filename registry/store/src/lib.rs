@@ -10,11 +10,13 @@ mod index;
 pub mod layer;
 pub mod layout;
 pub mod local;
+pub mod monitor;
 pub mod pack;
 mod scratch;
 pub mod source;
 
 pub use error::Error;
 pub use local::LocalStore;
+pub use monitor::{Monitor, Silent, Stage};
 pub use scratch::{Leftover, Scratch};
 pub use source::{Source, Store};
