@@ -16,9 +16,9 @@ pub struct Timestamp {
 pub struct Attributes {
     /// Permissions with set-id and sticky bits, at most `0o7777`. The type is in [`Kind`].
     pub mode: u16,
-    /// Owner.
+    /// Owner, below 2^32 - 1.
     pub uid: u32,
-    /// Group.
+    /// Group, below 2^32 - 1.
     pub gid: u32,
     /// Last modification. EROFS has no other time: it answers with this one for all of them.
     pub mtime: Timestamp,

@@ -5,17 +5,23 @@
 //!
 //! - [`Tree`] holds a file tree in memory, made for millions of inodes.
 //! - [`write`] turns it into an image: the same tree gives the same bytes.
+//! - [`Image`] reads one from memory, with no heap object per inode and no panic for any input.
+//! - [`check()`] says whether an image from a stranger is sound, before the kernel is given it.
 //!
 //! `docs/format/erofs.md` is the byte-level description of what is written.
 //!
 //! Not here: file data, chunks, extent maps, mounting.
 
 mod attributes;
+pub mod check;
 mod crc32c;
 pub mod format;
+pub mod image;
 pub mod tree;
 pub mod writer;
 
 pub use attributes::{Attributes, Device, FileType, Kind, Segment, Timestamp};
+pub use check::{Checked, check};
+pub use image::{Image, Inode, Nid};
 pub use tree::{InodeId, Tree, Xattr};
 pub use writer::{Summary, write};

@@ -286,7 +286,8 @@ impl Tree {
         FileType::from_mode(self.inodes[inode.index()].mode).unwrap_or(FileType::Regular)
     }
 
-    /// The link count: for a directory 2 and one per subdirectory, for others the number of their names.
+    /// The link count: for a directory 2 and one per subdirectory, for others the number of their
+    /// names, those in directories that are not linked themselves included.
     pub fn nlink(&self, inode: InodeId) -> u32 {
         match self.directory(inode) {
             Ok(directory) => 2 + directory.subdirectories,
@@ -470,6 +471,9 @@ impl Tree {
 fn check_attributes(attributes: &Attributes) -> Result<(), Error> {
     if attributes.mode > 0o7777 {
         return Err(Error::Mode { mode: attributes.mode });
+    }
+    if attributes.uid == u32::MAX || attributes.gid == u32::MAX {
+        return Err(Error::Id { id: u32::MAX });
     }
     if attributes.mtime.nanos >= 1_000_000_000 {
         return Err(Error::Nanoseconds { nanos: attributes.mtime.nanos });

@@ -14,6 +14,12 @@ pub enum Error {
         /// As given.
         mode: u16,
     },
+    /// The id that Linux keeps for "no id", 2^32 - 1.
+    #[error("{id} is no user or group id")]
+    Id {
+        /// As given.
+        id: u32,
+    },
     /// A nanosecond part of a second or more.
     #[error("{nanos} nanoseconds are no part of a second")]
     Nanoseconds {

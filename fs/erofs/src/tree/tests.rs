@@ -3,7 +3,7 @@
 use super::*;
 
 fn attributes(mode: u16) -> Attributes {
-    Attributes { mode, uid: 1000, gid: u32::MAX, mtime: Timestamp { secs: -5, nanos: 999_999_999 } }
+    Attributes { mode, uid: 1000, gid: u32::MAX - 1, mtime: Timestamp { secs: -5, nanos: 999_999_999 } }
 }
 
 fn tree() -> Tree {
@@ -116,6 +116,8 @@ fn bad_names_targets_and_numbers_are_refused() {
     let device = Device { major: 4096, minor: 0 };
     assert_eq!(add(Kind::BlockDevice(device)), Err(Error::DeviceNumber { major: 4096, minor: 0 }));
     assert_eq!(tree.add(attributes(0o10000), Kind::Fifo), Err(Error::Mode { mode: 0o10000 }));
+    let nobody = Attributes { gid: u32::MAX, ..attributes(0) };
+    assert_eq!(tree.set_attributes(file, nobody), Err(Error::Id { id: u32::MAX }));
     let late = Attributes { mtime: Timestamp { secs: 0, nanos: 1_000_000_000 }, ..attributes(0) };
     assert_eq!(tree.set_attributes(file, late), Err(Error::Nanoseconds { nanos: 1_000_000_000 }));
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use dsec_erofs::{Attributes, Device, InodeId, Kind, Segment, Timestamp, Tree};
 
 /// A tree under construction, with the device that its files lie on.
+#[derive(Debug)]
 pub(crate) struct Sample {
     pub(crate) tree: Tree,
     pub(crate) device_bytes: u64,
