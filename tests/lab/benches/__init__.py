@@ -1,0 +1,1 @@
+"""One module a bench; `lab.bench` lists them."""

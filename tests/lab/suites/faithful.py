@@ -1,0 +1,114 @@
+"""An image is what it was made from: by `verify`, by `fsck.erofs`, and by our own comparison of every road to it."""
+
+import os
+import shutil
+
+from .. import layers, trees
+from ..cases import check, equal
+from ..programs import Node, Registry, Store
+from ..work import run
+
+DIFFERENT = 10
+
+
+def run_cases(cases, work):
+    store = Store(work.path / "store")
+    registry = Registry(work).start()
+    nodes = {road: Node(work, registry.url, name=road, road=road) for road in ("erofs", "fuse")}
+    for node in nodes.values():
+        node.start_mountd()
+    for name, make in (("debian", trees.debian), ("oddities", trees.oddities)):
+        tree = make(work)
+        image = f"e2e/{name}:1"
+        want = trees.listing(tree)
+        cases.run(f"{name}: build", store.run, "build", tree, image)
+        cases.run(f"{name}: verify --against finds no difference", store.run, "verify", image, "--against", tree)
+        cases.run(f"{name}: fsck.erofs takes every metadata image", metadata_is_sound, work, store, image)
+        cases.run(f"{name}: the same input gives the same digest", same_digest, work, store, tree, image)
+        cases.run(f"{name}: push", store.run, "push", image, registry.url)
+        cases.run(f"{name}: fsck of both stores", lambda: (store.run("fsck"), registry.store.run("fsck")))
+        cases.run(f"{name}: pull into an empty store", pulled, work, registry, image, tree)
+        for road, node in nodes.items():
+            cases.run(f"{name}: the {road} road shows the tree as it was", road_is_faithful, work, node, image, want)
+        cases.run(f"{name}: unpack makes the tree as it was", unpacked, work, store, image, want)
+        cases.run(f"{name}: a tar of it gives the same image", from_tar, work, store, tree, image)
+    cases.run("verify finds what differs", difference_is_found, work, store)
+
+
+def metadata_is_sound(work, store, image):
+    digests = layers.layer_digests(store, image)
+    check(digests, "the image has layers")
+    for digest in digests:
+        path = work.path / "metadata.erofs"
+        layers.write_metadata(store, digest, path)
+        run("fsck.erofs", path)
+
+
+def same_digest(work, store, tree, image):
+    again = Store(work.path / "again")
+    again.run("build", tree, image)
+    equal(again.json("show", image)["digest"], store.json("show", image)["digest"], "the digest of a second build")
+    shutil.rmtree(again.path)
+
+
+def pulled(work, registry, image, tree):
+    store = Store(work.path / "pulled")
+    store.run("pull", image, registry.url)
+    store.run("fsck")
+    store.run("verify", image, "--against", tree)
+    shutil.rmtree(store.path)
+
+
+def road_is_faithful(work, node, image, want):
+    point = work.directory(f"at-{node.name}")
+    node.mount(image, point)
+    (status,) = [status for status in node.status()["images"] if status["spec"] == image]
+    equal(status["road"], node.road, "the road that is used")
+    wrong = trees.differences(trees.listing(point), want)
+    node.umount(point)
+    check(not wrong, "\n".join(wrong))
+
+
+def unpacked(work, store, image, want):
+    target = work.path / "unpacked"
+    store.run("unpack", image, target)
+    wrong = trees.differences(trees.listing(target), want)
+    shutil.rmtree(target)
+    check(not wrong, "\n".join(wrong))
+
+
+def from_tar(work, store, tree, image):
+    archive = work.path / "tree.tar"
+    keep = ("--xattrs", "--xattrs-include=*", "--acls", "--format=posix", "--sparse", "--numeric-owner")
+    run("tar", *keep, "-C", tree, "-cf", archive, ".", ok=(0,))
+    name = f"{image}-tar"
+    store.run("build", archive, name)
+    target = work.path / "from-tar"
+    store.run("unpack", name, target)
+    # A tar cannot hold a socket.
+    want = {path: facts for path, facts in trees.listing(tree).items() if path != b"devices/socket"}
+    wrong = trees.differences(trees.listing(target), want)
+    shutil.rmtree(target)
+    archive.unlink()
+    check(not wrong, "\n".join(wrong))
+
+
+def difference_is_found(work, store):
+    tree = work.path / "small"
+    (tree / "d").mkdir(parents=True)
+    for name in ("content", "mode", "time", "gone"):
+        (tree / "d" / name).write_text("as it was")
+    store.run("build", tree, "e2e/small:1")
+    store.run("verify", "e2e/small:1", "--against", tree)
+    status = (tree / "d/content").stat()
+    (tree / "d/content").write_text("as it is.")
+    os.utime(tree / "d/content", ns=(status.st_mtime_ns, status.st_mtime_ns))
+    (tree / "d/mode").chmod(0o600)
+    os.utime(tree / "d/time", ns=(1, 1))
+    directory = (tree / "d").stat().st_mtime_ns
+    (tree / "d/gone").unlink()
+    (tree / "d/new").write_text("")
+    os.utime(tree / "d", ns=(directory, directory))
+    done = store.run("verify", "e2e/small:1", "--against", tree, ok=(DIFFERENT,))
+    for name in ("content", "mode", "time", "gone", "new"):
+        check(f"d/{name}" in done.stdout + done.stderr, f"verify does not name d/{name}:\n{done.stdout}{done.stderr}")
