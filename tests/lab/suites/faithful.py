@@ -3,7 +3,7 @@
 import os
 import shutil
 
-from .. import layers, trees
+from .. import layers, oci, trees
 from ..cases import check, equal
 from ..programs import Node, Registry, Store
 from ..work import run
@@ -33,6 +33,7 @@ def run_cases(cases, work):
         cases.run(f"{name}: unpack makes the tree as it was", unpacked, work, store, image, want)
         cases.run(f"{name}: a tar of it gives the same image", from_tar, work, store, tree, image)
     cases.run("verify finds what differs", difference_is_found, work, store)
+    cases.run("an OCI layout keeps its whiteouts and its configuration", from_oci, work, store)
 
 
 def metadata_is_sound(work, store, image):
@@ -112,3 +113,17 @@ def difference_is_found(work, store):
     done = store.run("verify", "e2e/small:1", "--against", tree, ok=(DIFFERENT,))
     for name in ("content", "mode", "time", "gone", "new"):
         check(f"d/{name}" in done.stdout + done.stderr, f"verify does not name d/{name}:\n{done.stdout}{done.stderr}")
+
+
+def from_oci(work, store):
+    base = [oci.directory("d"), oci.file("d/stays"), oci.file("d/goes"), oci.directory("o"), oci.file("o/old")]
+    top = [oci.file("d/.wh.goes"), oci.directory("o"), oci.file("o/.wh..wh..opq"), oci.file("o/new", b"new", 0o755)]
+    layout = work.path / "layout"
+    oci.write_layout(layout, [base, top], {"Cmd": ["/o/new"], "Env": ["A=b"], "WorkingDir": "/d"})
+    store.run("build", layout, "e2e/oci:1")
+    shown = store.json("show", "e2e/oci:1")
+    config = {"cmd": ["/o/new"], "env": ["A=b"], "working_dir": "/d"}
+    equal((len(shown["layers"]), shown["config"]), (2, config), "layers and configuration")
+    store.run("unpack", "e2e/oci:1", work.path / "from-oci")
+    paths = sorted(path.decode() for path in trees.listing(work.path / "from-oci"))
+    equal(paths, [".", "d", "d/stays", "o", "o/new"], "what is left of both layers")
