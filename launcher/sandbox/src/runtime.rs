@@ -1,0 +1,263 @@
+//! What all sandboxes of a process share, and how one is made.
+
+use crate::cgroup::{self, Layout};
+use crate::directory;
+use crate::init::{self, DEV, GATE_IDS, GATE_ROOT, NAMESPACES, ROOT, SYS, Step};
+use crate::policy;
+use crate::remove;
+use crate::root;
+use crate::sandbox::{Sandbox, State};
+use crate::spec::{IDS, Id, Spec, SpecError};
+use crate::template::{self, Template};
+use dsec_sys::child::{self, Options, Staged};
+use dsec_sys::reaper::Reaper;
+use dsec_sys::seccomp::Filter;
+use rustix::io::Errno;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Why there is no sandbox.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The spec asks for something impossible.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// Its directory.
+    #[error(transparent)]
+    Directory(#[from] directory::Error),
+    /// Its cgroups.
+    #[error(transparent)]
+    Cgroup(#[from] cgroup::Error),
+    /// Its root.
+    #[error(transparent)]
+    Root(#[from] root::Error),
+    /// What sandboxes share.
+    #[error(transparent)]
+    Template(#[from] template::Error),
+    /// Removing its files.
+    #[error(transparent)]
+    Remove(#[from] remove::Error),
+    /// This process could not be made ready.
+    #[error("cannot {what}")]
+    Process {
+        /// What failed.
+        what: &'static str,
+        /// The kernel's answer.
+        #[source]
+        errno: Errno,
+    },
+    /// The seccomp filter could not be built.
+    #[error(transparent)]
+    Filter(#[from] policy::Error),
+    /// The kernel dumps processes that change their ids, and would show this process's memory inside a sandbox.
+    #[error("fs.suid_dumpable is 1, which lets a sandbox look into the process that starts its commands")]
+    SuidDumpable,
+    /// A file of the host could not be read or written.
+    #[error(transparent)]
+    File(#[from] io::Error),
+    /// The kernel made no process.
+    #[error("cannot start pid 1 of sandbox {id}")]
+    Clone {
+        /// The sandbox.
+        id: Id,
+        /// Why.
+        #[source]
+        source: child::Error,
+    },
+    /// Pid 1 failed on its way.
+    #[error("pid 1 of sandbox {id} cannot {step}")]
+    Init {
+        /// The sandbox.
+        id: Id,
+        /// At which step.
+        step: Step,
+        /// The kernel's answer.
+        #[source]
+        errno: Errno,
+    },
+    /// A sandbox that should be running is not.
+    #[error("sandbox {id} is not running any more: {reason}")]
+    Gone {
+        /// The sandbox.
+        id: Id,
+        /// How that was found.
+        reason: &'static str,
+    },
+    /// Pid 1 does not end though it was killed.
+    #[error("pid 1 of sandbox {id} has not ended {timeout_ms} ms after it was killed")]
+    Lives {
+        /// The sandbox.
+        id: Id,
+        /// How long it was waited for.
+        timeout_ms: u64,
+    },
+}
+
+/// How the node is used.
+#[derive(Debug, Clone)]
+pub struct Config {
+    /// The cgroup below which sandboxes are, on every hierarchy; it is made when it is missing.
+    pub cgroup_parent: String,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { cgroup_parent: "dsec".to_owned() }
+    }
+}
+
+/// What sandboxes share. Cheap to clone; one per process is enough.
+#[derive(Debug, Clone)]
+pub struct Runtime {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) layout: Layout,
+    pub(crate) template: Template,
+    pub(crate) reaper: Reaper,
+    pub(crate) filter: Filter,
+    pub(crate) own_pid_ns: File,
+    pub(crate) last_capability: u8,
+    pub(crate) open_files_max: u64,
+}
+
+impl Runtime {
+    /// Prepares this process and node: makes the process undumpable, the parent cgroups, and what sandboxes share.
+    ///
+    /// # Errors
+    /// [`Error`] when the node lacks what every sandbox needs.
+    pub fn open(config: &Config) -> Result<Self, Error> {
+        dsec_sys::creds::set_undumpable()
+            .map_err(|errno| Error::Process { what: "make this process undumpable", errno })?;
+        if fs_err::read_to_string("/proc/sys/fs/suid_dumpable")?.trim() == "1" {
+            return Err(Error::SuidDumpable);
+        }
+        let last: u8 = fs_err::read_to_string("/proc/sys/kernel/cap_last_cap")?.trim().parse().unwrap_or(63);
+        let shared = Shared {
+            layout: Layout::probe(&config.cgroup_parent)?,
+            template: Template::new()?,
+            reaper: Reaper::new().map_err(|errno| Error::Process { what: "write the reaper into a memfd", errno })?,
+            filter: policy::build()?,
+            own_pid_ns: dsec_sys::ns::own_pid_ns()?,
+            last_capability: last,
+            open_files_max: dsec_sys::limits::open_files_max(),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Makes a sandbox. When it fails, nothing of it is left.
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn create(&self, spec: &Spec) -> Result<Sandbox, Error> {
+        spec.check()?;
+        directory::create(spec).inspect_err(|_| self.undo(spec))?;
+        self.start(spec).inspect_err(|_| self.undo(spec))
+    }
+
+    /// After a failure the first error is the one to tell; what could not be removed is the next sweep's.
+    fn undo(&self, spec: &Spec) {
+        if let Err(error) = self.sweep(&spec.id, &spec.directory) {
+            tracing::warn!(sandbox = %spec.id, %error, "a sandbox that was not made has left something");
+        }
+    }
+
+    fn start(&self, spec: &Spec) -> Result<Sandbox, Error> {
+        let groups = self.shared.layout.groups(&spec.id);
+        groups.create(&spec.limits)?;
+        let cgroup = groups.open()?;
+        let program = init::program(spec, &groups, &self.shared.reaper);
+        let options = Options { namespaces: flags(NAMESPACES), cgroup: Some(cgroup.as_fd()) };
+        let furnished = child::stage(&program, options, |staged| self.furnish(spec, staged));
+        let (child, ()) = furnished.map_err(|error| error.of(&spec.id))?;
+        Sandbox::new(self.shared.clone(), spec, child)
+    }
+
+    /// The outer half of making a sandbox: ids, then the root.
+    fn furnish(&self, spec: &Spec, staged: &Staged<'_>) -> Result<(), Failure> {
+        let user_ns = map_ids(staged.pid(), spec.id_base)?;
+        staged.open_gate(GATE_IDS);
+        let template = |path| move |errno| Error::Template(template::Error { what: "clone", path, errno });
+        staged.provide(DEV, self.shared.template.dev(user_ns.as_fd()).map_err(template("dev"))?);
+        staged.provide(SYS, self.shared.template.sys(user_ns.as_fd()).map_err(template("sys"))?);
+        staged.provide(ROOT, root::mount(spec, user_ns.as_fd()).map_err(Error::Root)?);
+        staged.open_gate(GATE_ROOT);
+        Ok(())
+    }
+
+    /// Finds a running sandbox again by what was kept of it.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] when it does not run any more; what it left is then for [`Runtime::sweep`].
+    pub fn adopt(&self, state: State) -> Result<Sandbox, Error> {
+        Sandbox::adopt(self.shared.clone(), state)
+    }
+
+    /// Ends and removes whatever there is of the sandbox of this id and directory: running, half made or half removed.
+    ///
+    /// # Errors
+    /// [`Error`]; sweeping again goes on where it stopped.
+    pub fn sweep(&self, id: &Id, directory: &Path) -> Result<(), Error> {
+        let groups = self.shared.layout.groups(id);
+        groups.kill()?;
+        groups.remove()?;
+        Ok(remove::tree(directory)?)
+    }
+
+    /// Which controllers are on hierarchies of version 1.
+    #[must_use]
+    pub fn controllers_on_version_1(&self) -> Vec<&'static str> {
+        self.shared.layout.version_1().collect()
+    }
+}
+
+/// A failure of either side while pid 1 is on its way.
+#[derive(Debug)]
+enum Failure {
+    Parent(Error),
+    Child(child::Error),
+}
+
+impl From<child::Error> for Failure {
+    fn from(error: child::Error) -> Self {
+        Self::Child(error)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Parent(error)
+    }
+}
+
+impl Failure {
+    fn of(self, id: &Id) -> Error {
+        let id = id.clone();
+        match self {
+            Self::Parent(error) => error,
+            Self::Child(child::Error::Step { label, errno }) => Error::Init { id, step: Step::of(label), errno },
+            Self::Child(source) => Error::Clone { id, source },
+        }
+    }
+}
+
+/// Gives a new process's user namespace its ids; the namespace.
+fn map_ids(pid: u32, id_base: u32) -> Result<OwnedFd, Error> {
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    let map = format!("0 {id_base} {IDS}");
+    for file in ["uid_map", "gid_map"] {
+        let path = process.join(file);
+        io::Write::write_all(&mut fs_err::OpenOptions::new().write(true).open(path)?, map.as_bytes())?;
+    }
+    Ok(fs_err::File::open(process.join("ns/user"))?.into_parts().0.into())
+}
+
+/// `CLONE_*` flags as clone3 takes them.
+pub(crate) fn flags(flags: i32) -> u64 {
+    u64::from(flags.cast_unsigned())
+}

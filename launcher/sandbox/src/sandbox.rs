@@ -1,0 +1,220 @@
+//! A running sandbox.
+
+use crate::cgroup::{self, Groups};
+use crate::exec;
+use crate::process::{Lingering, Process};
+use crate::remove;
+use crate::runtime::{Error, Shared};
+use crate::spec::{Id, Limits, Profile, Spec};
+use dsec_sys::child::Child;
+use dsec_sys::process as pidfd;
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What must be kept of a running sandbox to find it again.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// Its id.
+    pub id: Id,
+    /// Its directory.
+    pub directory: PathBuf,
+    /// The first of its host ids.
+    pub id_base: u32,
+    /// What it may use.
+    pub limits: Limits,
+    /// How much it may do.
+    pub profile: Profile,
+    /// The environment that every command begins with.
+    pub env: Vec<(String, String)>,
+    /// Pid 1's number on the host.
+    pub pid: u32,
+    /// When pid 1 started, in clock ticks since the host's: tells it from a later process of that number.
+    pub start_ticks: u64,
+    /// The inode of its pid namespace: tells it from one of another boot.
+    pub pid_namespace: u64,
+}
+
+/// What a sandbox uses now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Usage {
+    /// Memory, in bytes, page cache included.
+    pub memory_bytes: u64,
+    /// CPU time so far, in microseconds.
+    pub cpu_us: u64,
+    /// Processes and threads, pid 1 included.
+    pub pids: u64,
+    /// How often the kernel has killed a process for want of memory.
+    pub oom_kills: u64,
+}
+
+/// A running sandbox. Dropping this value leaves it running; [`Sandbox::destroy`] ends it.
+#[derive(Debug)]
+pub struct Sandbox {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) state: State,
+    pub(crate) groups: Groups,
+    pub(crate) pidfd: OwnedFd,
+    next_command: AtomicU64,
+    pub(crate) lingering: Lingering,
+}
+
+/// How long pid 1, killed, may take to end; it does once every process of its namespace has.
+const END_TIMEOUT_MS: u64 = 10_000;
+
+impl Sandbox {
+    pub(crate) fn new(shared: Arc<Shared>, spec: &Spec, child: Child) -> Result<Self, Error> {
+        let gone = |reason| move |_| Error::Gone { id: spec.id.clone(), reason };
+        let (start_ticks, pid_namespace) = identity(child.pid).map_err(gone("pid 1 ended at once"))?;
+        let state = State {
+            id: spec.id.clone(),
+            directory: spec.directory.clone(),
+            id_base: spec.id_base,
+            limits: spec.limits,
+            profile: spec.profile,
+            env: spec.env.clone(),
+            pid: child.pid,
+            start_ticks,
+            pid_namespace,
+        };
+        let groups = shared.layout.groups(&state.id);
+        let lingering = Lingering::default();
+        Ok(Self { shared, state, groups, pidfd: child.pidfd, next_command: AtomicU64::new(0), lingering })
+    }
+
+    pub(crate) fn adopt(shared: Arc<Shared>, state: State) -> Result<Self, Error> {
+        let gone = |reason| Error::Gone { id: state.id.clone(), reason };
+        // The descriptor first: what is then read under that number is read of this process, or of none.
+        let pidfd = pidfd::open(state.pid).map_err(|_| gone("there is no process of its pid 1's number"))?;
+        let found = identity(state.pid).map_err(|_| gone("its pid 1 has ended"))?;
+        if found != (state.start_ticks, state.pid_namespace) {
+            return Err(gone("another process has its pid 1's number"));
+        }
+        if pidfd::wait_ended(&pidfd, 0).unwrap_or(true) {
+            return Err(gone("its pid 1 has ended"));
+        }
+        let groups = shared.layout.groups(&state.id);
+        let next = groups.commands()?.into_iter().max().map_or(0, |last| last + 1);
+        let lingering = Lingering::default();
+        Ok(Self { shared, state, groups, pidfd, next_command: AtomicU64::new(next), lingering })
+    }
+
+    /// What to keep, to find it again.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Whether pid 1 runs.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        !pidfd::wait_ended(&self.pidfd, 0).unwrap_or(true)
+    }
+
+    /// Starts a command inside.
+    ///
+    /// # Errors
+    /// [`exec::Error`]; a program that is not there or may not be run is an error of its own.
+    pub fn exec(&self, spec: exec::ExecSpec) -> Result<Process, exec::Error> {
+        self.lingering.tidy();
+        exec::start(self, spec)
+    }
+
+    /// The cgroup of the next command.
+    pub(crate) fn next_command(&self) -> Result<cgroup::Command, cgroup::Error> {
+        self.groups.create_command(self.next_command.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Its root, as a place to open files below. Everything in it is the tenant's: resolve with `RESOLVE_IN_ROOT`.
+    ///
+    /// # Errors
+    /// When it does not run any more.
+    pub fn root(&self) -> Result<OwnedFd, Errno> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = openat(CWD, format!("/proc/{}/root", self.state.pid), flags, Mode::empty())?;
+        // The number could be another process's by now, unless ours still runs after the look-up.
+        if self.is_running() { Ok(root) } else { Err(Errno::SRCH) }
+    }
+
+    /// The directory that holds what the sandbox has written; on-disk ids are those inside.
+    #[must_use]
+    pub fn upper(&self) -> PathBuf {
+        self.state.directory.join(crate::directory::UPPER)
+    }
+
+    /// Stops all processes, and waits until they have.
+    ///
+    /// # Errors
+    /// [`cgroup::Error`].
+    pub fn freeze(&self) -> Result<(), cgroup::Error> {
+        self.groups.freeze(true)
+    }
+
+    /// Lets all processes go on.
+    ///
+    /// # Errors
+    /// [`cgroup::Error`].
+    pub fn thaw(&self) -> Result<(), cgroup::Error> {
+        self.groups.freeze(false)
+    }
+
+    /// What it uses now.
+    ///
+    /// # Errors
+    /// [`cgroup::Error`].
+    pub fn usage(&self) -> Result<Usage, cgroup::Error> {
+        Ok(Usage {
+            memory_bytes: self.groups.memory_bytes()?,
+            cpu_us: self.groups.cpu_us()?,
+            pids: self.groups.pids()?,
+            oom_kills: self.groups.oom_kills()?,
+        })
+    }
+
+    /// Ends all processes and removes everything: mounts and namespaces (they go with the processes), cgroups, files.
+    /// Works from any state, frozen and half-removed ones too.
+    ///
+    /// # Errors
+    /// [`Error`]; destroying again goes on where it stopped.
+    pub fn destroy(&self) -> Result<(), Error> {
+        self.stop()?;
+        self.groups.remove()?;
+        Ok(remove::tree(&self.state.directory)?)
+    }
+
+    /// Ends all processes, and with them every mount and namespace; cgroups and files stay, for [`Sandbox::destroy`].
+    ///
+    /// # Errors
+    /// [`Error`].
+    pub fn stop(&self) -> Result<(), Error> {
+        self.groups.kill()?;
+        let killed = pidfd::kill(&self.pidfd).and_then(|()| pidfd::wait_ended(&self.pidfd, END_TIMEOUT_MS));
+        match killed {
+            Ok(true) => {}
+            Ok(false) => return Err(Error::Lives { id: self.state.id.clone(), timeout_ms: END_TIMEOUT_MS }),
+            Err(errno) => return Err(Error::Process { what: "end pid 1 of a sandbox", errno }),
+        }
+        // Ours to reap if we made it; if it was adopted, its new parent does.
+        match pidfd::try_wait(&self.pidfd) {
+            Ok(_) | Err(Errno::CHILD) => Ok(()),
+            Err(errno) => Err(Error::Process { what: "wait for pid 1 of a sandbox", errno }),
+        }
+    }
+}
+
+/// What tells a process from any other: when it started, and its pid namespace.
+fn identity(pid: u32) -> std::io::Result<(u64, u64)> {
+    let process = Path::new("/proc").join(pid.to_string());
+    let stat = fs_err::read_to_string(process.join("stat"))?;
+    // The second field is the program's name in parentheses, which may hold anything; the start is the 22nd.
+    let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+    let start_ticks = fields.split_whitespace().nth(19).and_then(|field| field.parse().ok());
+    let start_ticks = start_ticks.ok_or_else(|| std::io::Error::from(std::io::ErrorKind::InvalidData))?;
+    Ok((start_ticks, fs_err::metadata(process.join("ns/pid"))?.ino()))
+}

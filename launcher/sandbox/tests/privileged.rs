@@ -1,0 +1,8 @@
+//! Sandboxes as they really are: these tests make namespaces, mounts and cgroups, so they need root, and Debian's
+//! `busybox-static` and `perl` for the small root that they run in.
+
+mod privileged {
+    mod support;
+
+    mod basics;
+}

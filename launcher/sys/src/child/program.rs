@@ -1,0 +1,218 @@
+//! What a child does: a list of system calls with everything they need prepared.
+//!
+//! Building one allocates; walking through it does not. Descriptors are borrowed, so none can be closed under the child.
+
+use crate::seccomp::Filter;
+use rustix::fd::BorrowedFd;
+use std::ffi::{CString, c_char};
+
+/// The caller's name for a step, which comes back when it fails.
+pub type Label = u16;
+
+/// How many descriptors a program can pass from step to step.
+pub const SLOTS: usize = 16;
+
+/// A place for a descriptor that is opened while the program runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot(u8);
+
+impl Slot {
+    /// The slot of this index.
+    ///
+    /// # Panics
+    /// When `index` is not below [`SLOTS`]; in a constant that is an error at compile time.
+    #[must_use]
+    pub const fn new(index: u8) -> Self {
+        assert!((index as usize) < SLOTS, "no such slot");
+        Self(index)
+    }
+
+    pub(crate) const fn index(self) -> u8 {
+        self.0
+    }
+}
+
+/// A descriptor that a step uses.
+#[derive(Debug, Clone, Copy)]
+pub enum Fd<'a> {
+    /// The working directory.
+    Cwd,
+    /// What an earlier step, or the parent, has put there.
+    Slot(Slot),
+    /// One of the parent's.
+    Of(BorrowedFd<'a>),
+}
+
+/// C strings in the form `execve` takes.
+#[derive(Debug)]
+pub struct Strings {
+    // Kept for the pointers below.
+    _strings: Vec<CString>,
+    pointers: Vec<*const c_char>,
+}
+
+impl Strings {
+    /// These strings, in order.
+    #[must_use]
+    pub fn new(strings: Vec<CString>) -> Self {
+        let pointers = strings.iter().map(|string| string.as_ptr()).chain([std::ptr::null()]).collect();
+        Self { _strings: strings, pointers }
+    }
+
+    pub(crate) fn as_ptr(&self) -> *const *const c_char {
+        self.pointers.as_ptr()
+    }
+}
+
+/// One step.
+#[derive(Debug)]
+pub enum Op<'a> {
+    /// Sleep until the parent has opened this gate.
+    Gate(u32),
+    /// Have an own copy of the descriptor table from here on (for a child that shares it).
+    OwnFiles,
+    /// `setns`, with `CLONE_NEW*` flags.
+    Enter {
+        /// A pidfd or a namespace.
+        fd: Fd<'a>,
+        /// Which namespaces.
+        flags: i32,
+    },
+    /// `unshare`, with `CLONE_NEW*` flags.
+    Unshare(i32),
+    /// `sethostname`.
+    HostName(CString),
+    /// The loopback interface of the network namespace goes up.
+    LoopbackUp,
+    /// Write to a file that is there.
+    Write {
+        /// Its absolute path.
+        path: CString,
+        /// What is written, in one call.
+        bytes: &'static [u8],
+    },
+    /// Mount a new file system, detached.
+    NewMount {
+        /// Its type.
+        kind: CString,
+        /// Options: key and value.
+        options: Vec<(CString, CString)>,
+        /// `MOUNT_ATTR_*`.
+        attributes: u32,
+        /// Where the mount goes.
+        into: Slot,
+    },
+    /// Attach a detached mount. Its descriptor stays, and names what is mounted.
+    Attach {
+        /// The mount.
+        mount: Fd<'a>,
+        /// Where it goes: below this.
+        dir: Fd<'a>,
+        /// The path from there; no symbolic link is followed as its last step. Empty: `dir` itself.
+        path: CString,
+    },
+    /// Put a copy of `source` over `path`; nothing if there is no such path.
+    Cover {
+        /// Where the copy comes from: below this.
+        source: Fd<'a>,
+        /// The path from there.
+        source_path: CString,
+        /// What is covered: below this.
+        dir: Fd<'a>,
+        /// The path from there.
+        path: CString,
+        /// `MOUNT_ATTR_*` of the copy.
+        attributes: u32,
+    },
+    /// The mounted directory becomes the root, and the old root is gone.
+    PivotRoot(CString),
+    /// `chdir`.
+    Chdir(CString),
+    /// `chdir` if it works; else the working directory stays.
+    ChdirIfThere(CString),
+    /// Supplementary groups, group and user: real, effective, saved and file system.
+    Ids {
+        /// User.
+        uid: u32,
+        /// Group.
+        gid: u32,
+        /// Supplementary groups.
+        groups: Vec<u32>,
+    },
+    /// Drop from the bounding set all capabilities up to `last` that are not in `keep` (bit n: capability n).
+    Bounding {
+        /// What stays.
+        keep: u64,
+        /// The last one that the kernel knows.
+        last: u8,
+    },
+    /// No capability in any set of the process.
+    NoCapabilities,
+    /// `no_new_privs`.
+    NoNewPrivileges,
+    /// Ignore SIGCHLD, so that the kernel reaps children.
+    IgnoreChildren,
+    /// Every signal to its default, none blocked.
+    DefaultSignals,
+    /// `setsid`.
+    NewSession,
+    /// `umask`.
+    Umask(u32),
+    /// A resource limit.
+    Limit {
+        /// `RLIMIT_*`.
+        resource: u32,
+        /// Soft limit.
+        soft: u64,
+        /// Hard limit.
+        hard: u64,
+    },
+    /// These become 0, 1 and 2.
+    Stdio([BorrowedFd<'a>; 3]),
+    /// All descriptors from this number on are closed at exec; in an own copy of the table.
+    CloseOnExecFrom(u32),
+    /// Install a filter. It must allow what the steps after it do.
+    Seccomp(&'a Filter),
+    /// Run a file by descriptor. Does not come back.
+    ExecFd {
+        /// The file.
+        fd: BorrowedFd<'a>,
+        /// Arguments.
+        argv: Strings,
+        /// Environment.
+        env: Strings,
+    },
+    /// Run the first of these paths that is there and may be run. Does not come back. Fails with EACCES if one was there
+    /// and may not be run, else with ENOENT.
+    Exec {
+        /// Absolute paths, or relative to the working directory.
+        paths: Vec<CString>,
+        /// Arguments.
+        argv: Strings,
+        /// Environment.
+        env: Strings,
+    },
+}
+
+/// A list of steps.
+#[derive(Debug, Default)]
+pub struct Program<'a> {
+    ops: Vec<(Label, Op<'a>)>,
+}
+
+impl<'a> Program<'a> {
+    /// An empty one.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a step.
+    pub fn push(&mut self, label: impl Into<Label>, op: Op<'a>) {
+        self.ops.push((label.into(), op));
+    }
+
+    pub(crate) fn ops(&self) -> &[(Label, Op<'a>)] {
+        &self.ops
+    }
+}

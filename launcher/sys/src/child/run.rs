@@ -1,0 +1,370 @@
+//! The child's side: one system call after the other.
+//!
+//! Everything here runs in memory that it shares with a process of many threads. Rules: no allocation, no lock, no
+//! thread-local variable, no panic, no libc call; only [`crate::raw`], atomics and what the program holds. Paths and
+//! arrays belong to the program, which the parent keeps alive.
+
+use super::program::{Fd, Label, Op, Slot};
+use super::{CHILD_IN_OWN_TABLE, CHILD_IN_SHARED_TABLE, PARENT, Shared, SlotState};
+use crate::raw::call;
+use rustix::fd::{AsRawFd, BorrowedFd};
+use rustix::io::Errno;
+use std::ffi::CString;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+type Result<T> = core::result::Result<T, Errno>;
+
+const MOUNT_ATTR_SET_BYTES: usize = 32;
+const CLOSE_RANGE_UNSHARE: usize = 2;
+const CLOSE_RANGE_CLOEXEC: usize = 4;
+const FSCONFIG_SET_STRING: usize = 1;
+const FSCONFIG_CMD_CREATE: usize = 6;
+const CLOEXEC_FLAG: usize = 1;
+const OPEN_TREE_CLONE: usize = 1;
+const MOVE_MOUNT_F_EMPTY_PATH: usize = 0x4;
+const MOVE_MOUNT_T_EMPTY_PATH: usize = 0x40;
+const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
+
+/// Where the child begins.
+///
+/// # Safety
+/// `argument` is the parent's `Shared`, alive until the child has left this memory.
+pub(super) unsafe extern "C" fn child(argument: *const u8) -> ! {
+    // SAFETY: by this function's contract.
+    let shared = unsafe { &*argument.cast::<Shared<'_>>() };
+    for (label, op) in shared.ops {
+        if let Err(errno) = step(shared, op) {
+            fail(shared, *label, errno);
+        }
+    }
+    // A program that ends without running anything is a program without a purpose.
+    fail(shared, Label::MAX, Errno::NOEXEC)
+}
+
+fn fail(shared: &Shared<'_>, label: Label, errno: Errno) -> ! {
+    shared.label.store(i32::from(label), Ordering::Release);
+    shared.errno.store(errno.raw_os_error(), Ordering::Release);
+    loop {
+        // SAFETY: ends this process, which has one thread.
+        let _ = unsafe { call!(libc::SYS_exit_group, 125) };
+    }
+}
+
+fn step(shared: &Shared<'_>, op: &Op<'_>) -> Result<()> {
+    match op {
+        Op::Gate(gate) => wait_for_gate(&shared.gate, *gate),
+        Op::OwnFiles => own_files(shared),
+        // SAFETY: two integers.
+        Op::Enter { fd, flags } => done(unsafe { call!(libc::SYS_setns, shared.raw(*fd), *flags) }),
+        // SAFETY: an integer.
+        Op::Unshare(flags) => done(unsafe { call!(libc::SYS_unshare, *flags) }),
+        // SAFETY: a string and its length.
+        Op::HostName(name) => done(unsafe { call!(libc::SYS_sethostname, name.as_ptr(), name.count_bytes()) }),
+        Op::LoopbackUp => loopback_up(shared),
+        Op::Write { path, bytes } => write(path, bytes),
+        Op::NewMount { kind, options, attributes, into } => new_mount(shared, kind, options, *attributes, *into),
+        Op::Attach { mount, dir, path } => attach(shared, *mount, *dir, path),
+        Op::Cover { source, source_path, dir, path, attributes } => {
+            let target = (shared.raw(*dir), path);
+            cover((shared.raw(*source), source_path), target, *attributes)
+        }
+        Op::PivotRoot(path) => pivot_root(path),
+        // SAFETY: a C string.
+        Op::Chdir(path) => done(unsafe { call!(libc::SYS_chdir, path.as_ptr()) }),
+        Op::ChdirIfThere(path) => {
+            // SAFETY: a C string.
+            let _ = unsafe { call!(libc::SYS_chdir, path.as_ptr()) };
+            Ok(())
+        }
+        Op::Ids { uid, gid, groups } => ids(*uid, *gid, groups),
+        Op::Bounding { keep, last } => bounding(*keep, *last),
+        Op::NoCapabilities => no_capabilities(),
+        // SAFETY: integers.
+        Op::NoNewPrivileges => done(unsafe { call!(libc::SYS_prctl, libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }),
+        Op::IgnoreChildren => signal_action(libc::SIGCHLD, libc::SIG_IGN),
+        Op::DefaultSignals => default_signals(),
+        // SAFETY: no argument.
+        Op::NewSession => done(unsafe { call!(libc::SYS_setsid) }),
+        // SAFETY: an integer.
+        Op::Umask(mask) => done(unsafe { call!(libc::SYS_umask, *mask) }),
+        Op::Limit { resource, soft, hard } => {
+            let limit = [*soft, *hard];
+            // SAFETY: a structure of two 64-bit numbers, read only.
+            done(unsafe { call!(libc::SYS_prlimit64, 0, *resource, &raw const limit, 0) })
+        }
+        Op::Stdio(fds) => stdio(fds),
+        Op::CloseOnExecFrom(first) => {
+            let flags = CLOSE_RANGE_UNSHARE | CLOSE_RANGE_CLOEXEC;
+            // SAFETY: integers.
+            done(unsafe { call!(libc::SYS_close_range, *first, u32::MAX, flags) })
+        }
+        Op::Seccomp(filter) => {
+            let program = filter.program();
+            // SAFETY: the program points into the filter, which the parent's program borrows.
+            done(unsafe { call!(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) })
+        }
+        Op::ExecFd { fd, argv, env } => {
+            shared.reached_exec.store(1, Ordering::Release);
+            let empty = c"".as_ptr();
+            // SAFETY: arrays of C strings that end with a null pointer.
+            done(unsafe {
+                call!(libc::SYS_execveat, fd.as_raw_fd(), empty, argv.as_ptr(), env.as_ptr(), libc::AT_EMPTY_PATH)
+            })
+        }
+        Op::Exec { paths, argv, env } => {
+            shared.reached_exec.store(1, Ordering::Release);
+            Err(exec(paths, argv, env))
+        }
+    }
+}
+
+fn done(answer: Result<usize>) -> Result<()> {
+    answer.map(|_| ())
+}
+
+impl Shared<'_> {
+    fn raw(&self, fd: Fd<'_>) -> i32 {
+        match fd {
+            Fd::Cwd => libc::AT_FDCWD,
+            Fd::Of(fd) => fd.as_raw_fd(),
+            Fd::Slot(slot) => self.state(slot).map_or(-1, |state| state.fd.load(Ordering::Acquire) - 1),
+        }
+    }
+
+    fn state(&self, slot: Slot) -> Option<&SlotState> {
+        self.slots.get(usize::from(slot.index()))
+    }
+
+    fn keep(&self, slot: Slot, fd: usize) {
+        if let Some(state) = self.state(slot) {
+            let own = self.own_files.load(Ordering::Acquire) == 1;
+            state.opener.store(if own { CHILD_IN_OWN_TABLE } else { CHILD_IN_SHARED_TABLE }, Ordering::Release);
+            state.fd.store((fd as i32).wrapping_add(1), Ordering::Release);
+        }
+    }
+
+    /// Closes what a slot holds if the child opened it, in the same table as now.
+    fn release(&self, slot: Slot) {
+        let Some(state) = self.state(slot) else { return };
+        if state.opener.load(Ordering::Acquire) != PARENT {
+            let fd = state.fd.swap(0, Ordering::AcqRel);
+            close(fd.wrapping_sub(1));
+        }
+    }
+}
+
+fn close(fd: i32) {
+    // SAFETY: only called with descriptors that the child opened.
+    let _ = unsafe { call!(libc::SYS_close, fd) };
+}
+
+fn wait_for_gate(word: &AtomicU32, gate: u32) -> Result<()> {
+    loop {
+        let open = word.load(Ordering::Acquire);
+        if open >= gate {
+            return Ok(());
+        }
+        // SAFETY: the word is shared memory; a spurious return only looks again.
+        let _ = unsafe { call!(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, open, 0) };
+    }
+}
+
+fn own_files(shared: &Shared<'_>) -> Result<()> {
+    // SAFETY: an integer.
+    done(unsafe { call!(libc::SYS_unshare, libc::CLONE_FILES) })?;
+    shared.own_files.store(1, Ordering::Release);
+    Ok(())
+}
+
+/// `struct ifreq` as far as the flags reach.
+#[repr(C)]
+struct InterfaceRequest {
+    name: [u8; 16],
+    flags: i16,
+    rest: [u8; 22],
+}
+
+/// The scratch slot of steps that open a descriptor and close it again.
+const SCRATCH: Slot = Slot::new(0);
+
+fn loopback_up(shared: &Shared<'_>) -> Result<()> {
+    // SAFETY: integers.
+    let socket = unsafe { call!(libc::SYS_socket, libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) }?;
+    shared.keep(SCRATCH, socket);
+    let mut request = InterfaceRequest { name: [0; 16], flags: 0, rest: [0; 22] };
+    request.name[0] = b'l';
+    request.name[1] = b'o';
+    request.flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
+    // SAFETY: the structure is as long as the kernel reads (40 bytes).
+    let answer = unsafe { call!(libc::SYS_ioctl, socket, libc::SIOCSIFFLAGS, &raw const request) };
+    shared.release(SCRATCH);
+    done(answer)
+}
+
+fn open(path: &CString, flags: i32) -> Result<usize> {
+    // SAFETY: a C string.
+    unsafe { call!(libc::SYS_openat, libc::AT_FDCWD, path.as_ptr(), flags | libc::O_CLOEXEC, 0) }
+}
+
+fn write(path: &CString, bytes: &[u8]) -> Result<()> {
+    let fd = open(path, libc::O_WRONLY)?;
+    // SAFETY: a slice and its length.
+    let answer = unsafe { call!(libc::SYS_write, fd, bytes.as_ptr(), bytes.len()) };
+    close(fd as i32);
+    done(answer)
+}
+
+fn new_mount(
+    shared: &Shared<'_>,
+    kind: &CString,
+    options: &[(CString, CString)],
+    attributes: u32,
+    into: Slot,
+) -> Result<()> {
+    // SAFETY: C strings and integers throughout.
+    let context = unsafe { call!(libc::SYS_fsopen, kind.as_ptr(), CLOEXEC_FLAG) }?;
+    let mount = configured(context, options).and_then(|()| {
+        // SAFETY: integers.
+        unsafe { call!(libc::SYS_fsmount, context, CLOEXEC_FLAG, attributes) }
+    });
+    close(context as i32);
+    shared.keep(into, mount?);
+    Ok(())
+}
+
+fn configured(context: usize, options: &[(CString, CString)]) -> Result<()> {
+    for (key, value) in options {
+        // SAFETY: two C strings.
+        unsafe { call!(libc::SYS_fsconfig, context, FSCONFIG_SET_STRING, key.as_ptr(), value.as_ptr(), 0) }?;
+    }
+    // SAFETY: no pointer.
+    done(unsafe { call!(libc::SYS_fsconfig, context, FSCONFIG_CMD_CREATE, 0, 0, 0) })
+}
+
+fn attach(shared: &Shared<'_>, mount: Fd<'_>, dir: Fd<'_>, path: &CString) -> Result<()> {
+    move_mount(shared.raw(mount), shared.raw(dir), path)
+}
+
+fn move_mount(mount: i32, dir: i32, path: &CString) -> Result<()> {
+    let flags = MOVE_MOUNT_F_EMPTY_PATH | if path.is_empty() { MOVE_MOUNT_T_EMPTY_PATH } else { 0 };
+    // SAFETY: two C strings.
+    done(unsafe { call!(libc::SYS_move_mount, mount, c"".as_ptr(), dir, path.as_ptr(), flags) })
+}
+
+fn cover(source: (i32, &CString), target: (i32, &CString), attributes: u32) -> Result<()> {
+    let flags = OPEN_TREE_CLONE | libc::O_CLOEXEC as usize | (libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW) as usize;
+    // SAFETY: a C string.
+    let copy = match unsafe { call!(libc::SYS_open_tree, source.0, source.1.as_ptr(), flags) } {
+        Err(Errno::NOENT) => return Ok(()),
+        other => other?,
+    };
+    let answer = set_attributes(copy, attributes).and_then(|()| move_mount(copy as i32, target.0, target.1));
+    close(copy as i32);
+    match answer {
+        Err(Errno::NOENT) => Ok(()),
+        other => other,
+    }
+}
+
+fn set_attributes(mount: usize, attributes: u32) -> Result<()> {
+    if attributes == 0 {
+        return Ok(());
+    }
+    let wanted = [u64::from(attributes), 0, 0, 0];
+    // SAFETY: a structure of four 64-bit numbers, whose size is passed.
+    done(unsafe {
+        call!(
+            libc::SYS_mount_setattr,
+            mount,
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const wanted,
+            MOUNT_ATTR_SET_BYTES
+        )
+    })
+}
+
+fn pivot_root(path: &CString) -> Result<()> {
+    let here = c".".as_ptr();
+    // SAFETY: C strings throughout. Root and working directory of this process are its own (no CLONE_FS).
+    unsafe {
+        call!(libc::SYS_chdir, path.as_ptr())?;
+        call!(libc::SYS_pivot_root, here, here)?;
+        call!(libc::SYS_umount2, here, libc::MNT_DETACH)?;
+        done(call!(libc::SYS_chdir, c"/".as_ptr()))
+    }
+}
+
+fn ids(uid: u32, gid: u32, groups: &[u32]) -> Result<()> {
+    // SAFETY: a slice with its length, and integers; raw, so that no other thread of the parent changes.
+    unsafe {
+        call!(libc::SYS_setgroups, groups.len(), groups.as_ptr())?;
+        call!(libc::SYS_setresgid, gid, gid, gid)?;
+        done(call!(libc::SYS_setresuid, uid, uid, uid))
+    }
+}
+
+fn bounding(keep: u64, last: u8) -> Result<()> {
+    for capability in 0..=last.min(63) {
+        if keep & (1u64 << capability) == 0 {
+            // SAFETY: integers.
+            unsafe { call!(libc::SYS_prctl, libc::PR_CAPBSET_DROP, capability, 0, 0, 0) }?;
+        }
+    }
+    Ok(())
+}
+
+fn no_capabilities() -> Result<()> {
+    let header = [CAPABILITY_VERSION_3, 0];
+    let sets = [0u32; 6];
+    // SAFETY: the header and the two sets of version 3.
+    done(unsafe { call!(libc::SYS_capset, &raw const header, &raw const sets) })
+}
+
+fn signal_action(signal: i32, handler: usize) -> Result<()> {
+    // The kernel's structure on both architectures: handler, flags, restorer, mask.
+    let action = [handler as u64, 0, 0, 0];
+    // SAFETY: the structure above; the mask has eight bytes.
+    done(unsafe { call!(libc::SYS_rt_sigaction, signal, &raw const action, 0, 8) })
+}
+
+fn default_signals() -> Result<()> {
+    for signal in 1..=64 {
+        if signal != libc::SIGKILL && signal != libc::SIGSTOP {
+            signal_action(signal, libc::SIG_DFL)?;
+        }
+    }
+    let none = 0u64;
+    // SAFETY: a mask of eight bytes.
+    done(unsafe { call!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const none, 0, 8) })
+}
+
+/// Copies above the standard numbers first: one of the three may itself be 0, 1 or 2.
+fn stdio(fds: &[BorrowedFd<'_>; 3]) -> Result<()> {
+    let mut copies = [0usize; 3];
+    for (copy, fd) in copies.iter_mut().zip(fds) {
+        // SAFETY: integers.
+        *copy = unsafe { call!(libc::SYS_fcntl, fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3) }?;
+    }
+    for (number, copy) in copies.iter().enumerate() {
+        // SAFETY: integers.
+        unsafe { call!(libc::SYS_dup3, *copy, number, 0) }?;
+    }
+    Ok(())
+}
+
+fn exec(paths: &[CString], argv: &super::Strings, env: &super::Strings) -> Errno {
+    let mut answer = Errno::NOENT;
+    for path in paths {
+        // SAFETY: a C string and two arrays of them that end with a null pointer.
+        let Err(errno) = (unsafe { call!(libc::SYS_execve, path.as_ptr(), argv.as_ptr(), env.as_ptr()) }) else {
+            return Errno::IO;
+        };
+        match errno {
+            Errno::NOENT | Errno::NOTDIR => {}
+            Errno::ACCESS => answer = errno,
+            other => return other,
+        }
+    }
+    answer
+}
