@@ -19,7 +19,9 @@ fn privileged_runs_a_command_and_leaves_nothing() {
 fn privileged_the_sandbox_is_a_machine_of_its_own() {
     let sandbox = create();
     assert_eq!(sh(&sandbox, "hostname").trim(), sandbox.state().id.as_str());
-    assert_eq!(sh(&sandbox, "id -u; id -g; cat /proc/1/comm").trim(), "0\n0\ninit");
+    assert_eq!(sh(&sandbox, "id -u; id -g").trim(), "0\n0");
+    // What the kernel names a program without a path has changed over time.
+    assert!(sh(&sandbox, "cat /proc/1/comm").trim().ends_with("init"));
     assert_eq!(sh(&sandbox, "echo $FROM_SPEC; cat /etc/resolv.conf").trim(), "yes\nnameserver 10.0.0.53");
     assert!(sh(&sandbox, "cat /sys/devices/system/cpu/online").contains('0'));
 }
