@@ -12,6 +12,12 @@ use fs_err as fs;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
+use crate::error::{Damage, Error};
+use crate::layout::Object;
+
+/// No part of a layer that is held in memory is larger, nor are locations: an extent map of 20 million chunks.
+pub const MAX_IN_MEMORY_BYTES: u64 = 1 << 30;
+
 /// Why a layer cannot be unpacked.
 #[derive(Debug, thiserror::Error)]
 pub enum UnpackError {
@@ -137,6 +143,46 @@ pub fn unpack(
         return Err(layer::Error::Length { need_bytes, have_bytes: need_bytes + more }.into());
     }
     Ok(header.identity)
+}
+
+/// Checks the whole stored layer `digest` and gives its plain extent map. `store` is for errors.
+///
+/// # Errors
+/// [`Error::Damaged`], [`Error::TooLarge`] for a map over [`MAX_IN_MEMORY_BYTES`], or reading failed.
+pub fn read_extents(stored: &mut dyn Read, digest: &LayerDigest, store: &str) -> Result<Vec<u8>, Error> {
+    let mut extents = Bounded(Vec::new());
+    match unpack(stored, digest, &mut io::sink(), &mut extents) {
+        Ok(_) => Ok(extents.0),
+        Err(UnpackError::Read(error)) => Err(error.into()),
+        Err(UnpackError::Damaged(error)) => Err(damaged(digest, store, error)),
+        Err(UnpackError::Write(_)) => Err(Error::TooLarge {
+            object: format!("extent map of {}", Object::layer(digest)),
+            have_bytes: MAX_IN_MEMORY_BYTES + 1,
+            allowed_bytes: MAX_IN_MEMORY_BYTES,
+        }),
+    }
+}
+
+/// The error for a layer in `store` that is damaged.
+pub(crate) fn damaged(digest: &LayerDigest, store: &str, damage: impl Into<Damage>) -> Error {
+    Error::Damaged { object: Object::layer(digest).to_string(), store: store.to_owned(), source: damage.into() }
+}
+
+/// A vector that refuses to grow over [`MAX_IN_MEMORY_BYTES`].
+struct Bounded(Vec<u8>);
+
+impl Write for Bounded {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if (self.0.len() + bytes.len()) as u64 > MAX_IN_MEMORY_BYTES {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 fn unpack_part(

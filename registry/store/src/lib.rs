@@ -4,6 +4,7 @@
 //! remote registry are both. Everything that a source returns has been checked against its digest, except ranges of
 //! packs, which are checked chunk by chunk by whoever decodes the frames.
 
+pub mod chunks;
 pub mod disk;
 pub mod error;
 mod index;
@@ -14,9 +15,12 @@ pub mod monitor;
 pub mod pack;
 mod scratch;
 pub mod source;
+pub mod transfer;
 
+pub use chunks::ChunkReader;
 pub use error::Error;
 pub use local::LocalStore;
 pub use monitor::{Monitor, Silent, Stage};
 pub use scratch::{Leftover, Scratch};
 pub use source::{Source, Store};
+pub use transfer::{transfer, transfer_ref};

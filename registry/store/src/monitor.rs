@@ -3,8 +3,6 @@
 /// A part of an operation that is worth showing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Stage {
-    /// Transfer: finding out which chunks are missing. Amounts are plain bytes of layers.
-    Compare,
     /// Transfer: moving chunks. Amounts are plain bytes of layers, moved or found to be there already.
     Move,
     /// Transfer: layers, images and refs. Amounts are objects.

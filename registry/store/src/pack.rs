@@ -106,10 +106,10 @@ impl FrameBuilder {
         self.plain.is_empty() || self.plain.len() + bytes <= TARGET_FRAME_PLAIN_BYTES as usize
     }
 
-    /// Adds a chunk. Its name is the caller's word.
+    /// Adds a chunk. Its name is the caller's word. [`FrameBuilder::takes`] is a target; the limit is checked by
+    /// [`FrameBuilder::encode`].
     pub fn push(&mut self, digest: ChunkDigest, bytes: &[u8]) {
-        debug_assert!(self.takes(bytes.len()) && !bytes.is_empty());
-        let length = |bytes: usize| u32::try_from(bytes).expect("a frame is at most MAX_FRAME_PLAIN_BYTES");
+        let length = |bytes: usize| u32::try_from(bytes).expect("no frame in memory comes near 4 GiB");
         self.chunks.push(FrameChunk { digest, offset: length(self.plain.len()), bytes: length(bytes.len()) });
         self.plain.extend_from_slice(bytes);
     }

@@ -15,6 +15,7 @@ use dsec_format::refs::{Ref, RefName, Target};
 use dsec_format::{ChunkDigest, EnvironmentDigest, ImageDigest, LayerDigest, PackDigest};
 
 use crate::error::Result;
+use crate::pack::FinishedPack;
 
 /// Something images can be read from.
 pub trait Source: Send + Sync {
@@ -74,6 +75,11 @@ pub trait Source: Send + Sync {
     /// # Errors
     /// As [`Source::read_ref`].
     fn pack_bytes(&self, digest: &PackDigest) -> Result<u64>;
+
+    /// Requests that were made to another machine so far. A local store makes none.
+    fn requests(&self) -> u64 {
+        0
+    }
 }
 
 /// Something images can be written to. What a method has returned `Ok` for survives a crash.
@@ -105,6 +111,15 @@ pub trait Store: Source {
     /// # Errors
     /// [`crate::Error::Damaged`] when it is not that pack; the store's failure.
     fn put_pack(&self, digest: &PackDigest, file: &Path) -> Result<()>;
+
+    /// Adds a pack that a [`crate::pack::PackWriter`] of this process has finished. A store that can take the file as it
+    /// is does so: the file may be gone afterwards.
+    ///
+    /// # Errors
+    /// As [`Store::put_pack`].
+    fn put_finished(&self, pack: &FinishedPack) -> Result<()> {
+        self.put_pack(&pack.digest(), pack.path())
+    }
 
     /// Adds a layer from a file in stored form. Its chunks must be there.
     ///

@@ -17,11 +17,9 @@ use fs_err as fs;
 use super::LocalStore;
 use crate::error::{Damage, Error, Result};
 use crate::index::Refresh;
+use crate::layer::MAX_IN_MEMORY_BYTES;
 use crate::layout::Object;
 use crate::source::Source;
-
-/// No stored layer that is read whole into memory is larger, nor are locations: see [`Source::open_layer`].
-pub(super) const MAX_IN_MEMORY_BYTES: u64 = 1 << 30;
 
 impl LocalStore {
     /// In which pack, and where in it, a chunk lies. `None` when the store lacks it.

@@ -1,7 +1,7 @@
 //! Writing to a local store. The order inside each method is the order of trust: parts, then what names them.
 
 use std::collections::HashMap;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -16,10 +16,9 @@ use dsec_format::{ChunkDigest, EnvironmentDigest, ImageDigest, LayerDigest, Pack
 use fs_err as fs;
 
 use super::LocalStore;
-use super::read::MAX_IN_MEMORY_BYTES;
 use crate::error::{Damage, Error, Result};
 use crate::index::Refresh;
-use crate::layer::{self, UnpackError};
+use crate::layer;
 use crate::layout::Object;
 use crate::pack::{self, FinishedPack, ReadError};
 use crate::source::Store;
@@ -82,23 +81,8 @@ impl LocalStore {
 
     /// Checks a layer in stored form; gives its plain extent map.
     fn check_layer(&self, digest: &LayerDigest, file: &Path) -> Result<Vec<u8>> {
-        let object = Object::layer(digest);
         let mut stored = io::BufReader::new(fs::File::open(file)?);
-        let mut extents = Bounded(Vec::new());
-        match layer::unpack(&mut stored, digest, &mut io::sink(), &mut extents) {
-            Ok(_) => Ok(extents.0),
-            Err(UnpackError::Read(error)) => Err(self.io(error)),
-            Err(UnpackError::Damaged(error)) => Err(Error::Damaged {
-                object: object.to_string(),
-                store: file.display().to_string(),
-                source: error.into(),
-            }),
-            Err(UnpackError::Write(_)) => Err(Error::TooLarge {
-                object: format!("extent map of {object}"),
-                have_bytes: MAX_IN_MEMORY_BYTES + 1,
-                allowed_bytes: MAX_IN_MEMORY_BYTES,
-            }),
-        }
+        layer::read_extents(&mut stored, digest, &file.display().to_string())
     }
 
     /// Where the chunks of a map lie in this store.
@@ -169,23 +153,6 @@ impl Packs {
     }
 }
 
-/// A vector that refuses to grow over [`MAX_IN_MEMORY_BYTES`].
-struct Bounded(Vec<u8>);
-
-impl Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if (self.0.len() + bytes.len()) as u64 > MAX_IN_MEMORY_BYTES {
-            return Err(io::ErrorKind::FileTooLarge.into());
-        }
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
 impl Store for LocalStore {
     fn missing_chunks(&self, chunks: &[ChunkDigest]) -> Result<Vec<ChunkDigest>> {
         let mut index = self.index();
@@ -212,6 +179,14 @@ impl Store for LocalStore {
         let copy = scratch.path().join("pack");
         self.disk.copy(file, &copy).map_err(|error| self.io(error))?;
         self.take_pack(digest, &copy)
+    }
+
+    fn put_finished(&self, pack: &FinishedPack) -> Result<()> {
+        // Only what lies on the store's own file system can be moved.
+        if pack.path().starts_with(&self.root) {
+            return self.adopt_pack(pack);
+        }
+        self.put_pack(&pack.digest(), pack.path())
     }
 
     fn put_layer(&self, digest: &LayerDigest, file: &Path) -> Result<()> {
