@@ -17,7 +17,7 @@ use std::collections::HashMap;
 
 use self::claims::Claims;
 use crate::attributes::FileType;
-use crate::format::{BLOCK_BYTES, SLOT_BYTES};
+use crate::format::{BLOCK_BYTES, SLOT_BYTES, SUPERBLOCK_OFFSET};
 use crate::image::{self, DirEntry, Image, Inode, Nid};
 
 /// What a sound image holds.
@@ -106,7 +106,7 @@ pub fn check(bytes: &[u8]) -> Result<Checked, Error> {
         checked: Checked { bytes: bytes.len() as u64, device_bytes: image.device_bytes(), ..Checked::default() },
         image,
     };
-    checker.claims.claim(0, BLOCK_BYTES);
+    checker.claims.claim(SUPERBLOCK_OFFSET, BLOCK_BYTES - SUPERBLOCK_OFFSET);
     checker.tree()?;
     checker.whole()?;
     Ok(checker.checked)

@@ -143,12 +143,13 @@ fn check_superblock(superblock: &Superblock, device: &DeviceSlot, rest: &[u8]) -
     if let Some((field, found, _)) = fields.into_iter().find(|(_, found, wanted)| found != wanted) {
         return Err(Error::Field { field, found });
     }
-    let zeros: [(&str, &[u8]); 5] = [
+    let zeros: [(&str, &[u8]); 6] = [
         ("uuid", &superblock.uuid),
         ("volume name", &superblock.volume_name),
         ("reserved superblock bytes", &superblock.reserved),
         ("device tag", &device.tag),
         ("reserved device bytes", &device.reserved),
+        ("bytes behind the device table", rest.get(size_of::<DeviceSlot>()..).unwrap_or_default()),
     ];
     match zeros.into_iter().find(|(_, bytes)| bytes.iter().any(|&byte| byte != 0)) {
         Some((field, _)) => Err(Error::NotZero { field }),

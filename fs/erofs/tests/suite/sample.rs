@@ -221,3 +221,39 @@ fn xattrs(sample: &mut Sample) {
     sample.tree.add_xattr(link, b"trusted.on-a-symlink", &[b'x'; 333]).unwrap();
     sample.tree.add_xattr(link, b"security.odd-length", b"1").unwrap();
 }
+
+/// A small tree with one of each: what the frozen sample of `fixtures/erofs` holds. It never changes.
+pub(crate) fn frozen() -> Sample {
+    let mut sample = Sample::new();
+    let root = Tree::ROOT;
+    let old = Attributes { mode: 0o4751, uid: 1 << 31, gid: 5, mtime: Timestamp { secs: -1, nanos: 999_999_999 } };
+    let dir = sample.add(root, b"dir", old, Kind::Directory);
+    sample.file(root, b"empty", 0);
+    let file = sample.file(root, b"file", 5000);
+    sample.tree.link(dir, b"hard-link", file).unwrap();
+    sample.sparse(root, b"holes", 9 * 4096 + 7, &[(0, 4 * 4096), (8 * 4096, 4096 + 7)]);
+    sample.sparse(dir, b"only-a-hole", 1 << 33, &[]);
+    sample.add(dir, b"symlink", attributes(0o777), Kind::Symlink(b"../file"));
+    sample.add(dir, b"long-symlink", attributes(0o777), Kind::Symlink(&[b't'; 3000]));
+    sample.add(dir, b"char", attributes(0o600), Kind::CharDevice(Device { major: 4095, minor: 1_048_575 }));
+    sample.add(dir, b"block", attributes(0o600), Kind::BlockDevice(Device { major: 8, minor: 257 }));
+    sample.add(dir, b"whiteout", attributes(0), Kind::CharDevice(Device { major: 0, minor: 0 }));
+    sample.add(dir, b"fifo", attributes(0o600), Kind::Fifo);
+    sample.add(dir, b"socket", attributes(0o600), Kind::Socket);
+    sample.file(dir, b"\xff not utf-8", 1);
+    let large = sample.dir(root, b"large");
+    for number in 0..180 {
+        let name = format!("entry-with-a-name-{number:04}");
+        sample.add(large, name.as_bytes(), attributes(0o600), Kind::Fifo);
+    }
+    let access = acl(7);
+    let pairs: [(&[u8], &[u8]); 4] = [
+        (b"user.shared", b"in two inodes"),
+        (b"user.large", &[b'l'; 600]),
+        (b"system.posix_acl_access", &access),
+        (b"security.capability", &capability()),
+    ];
+    sample.tree.set_xattrs(file, &pairs).unwrap();
+    sample.tree.set_xattrs(dir, &[(b"user.shared", b"in two inodes"), (b"trusted.overlay.opaque", b"y")]).unwrap();
+    sample
+}
