@@ -1,3 +1,5 @@
 //! Parses the command line and calls the library.
 
-fn main() {}
+fn main() -> std::process::ExitCode {
+    dsec_cli::main()
+}

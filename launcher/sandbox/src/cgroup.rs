@@ -269,6 +269,12 @@ impl Groups {
         Ok(numbers)
     }
 
+    /// The cgroups of commands that are there.
+    pub(crate) fn existing_commands(&self) -> Result<Vec<Command>, Error> {
+        let numbers = self.commands()?.into_iter();
+        Ok(numbers.map(|number| Command { path: self.unified.join(format!("e{number}")) }).collect())
+    }
+
     /// How often the kernel has killed a process of the sandbox for want of memory.
     pub(crate) fn oom_kills(&self) -> Result<u64, Error> {
         let old = self.version_1.iter().find(|(controller, _)| *controller == Controller::Memory);
@@ -336,6 +342,15 @@ pub(crate) struct Command {
 impl Command {
     pub(crate) fn open(&self) -> Result<OwnedFd, Error> {
         open(&self.path)
+    }
+
+    /// Numbers of its processes, on the host; none when it is gone.
+    pub(crate) fn pids(&self) -> Result<Vec<u32>, Error> {
+        match read(&self.path.join("cgroup.procs")) {
+            Ok(text) => Ok(text.lines().filter_map(|line| line.parse().ok()).collect()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Kills the command and all its descendants, and waits until they are gone.

@@ -24,6 +24,7 @@ mod directory;
 mod exec;
 mod files;
 mod init;
+mod orphans;
 mod policy;
 mod process;
 mod remove;

@@ -64,8 +64,9 @@ pub struct Sandbox {
     pub state: State,
     /// What it was made of, as asked.
     pub spec: Spec,
-    /// What that was.
-    pub image: ImageDigest,
+    /// What that was; absent until it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<ImageDigest>,
     /// Milliseconds since 1970.
     pub created_ms: u64,
     /// Its limits.
@@ -153,7 +154,7 @@ pub struct RunRequest {
 pub struct Exec {
     /// Its id, unique within its sandbox.
     pub id: String,
-    /// Milliseconds since 1970.
+    /// Milliseconds since 1970; 0 when the edge no longer knows.
     pub started_ms: u64,
     /// Absent while it runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,0 +1,71 @@
+//! `dsec edge`: the daemon.
+
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use dsec_fleet::edge::{Config, serve};
+use rustix::process::{Resource, getrlimit, setrlimit};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::args::Edge;
+use crate::failure::Failure;
+
+/// Threads that wait for sockets. Few: they only move bytes.
+const WORKERS: usize = 2;
+/// Threads for what blocks: creations, removals, starts and copies are bounded below this by the edge itself.
+const BLOCKING: usize = 128;
+
+/// `dsec edge`.
+pub(crate) fn edge(edge: Edge, socket: PathBuf) -> Result<ExitCode, Failure> {
+    let stderr = io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(stderr).with_max_level(edge.log).init();
+    raise_open_files().map_err(|source| Failure::Local { what: "raise the limit of open files", source })?;
+    let mut config = Config::new(
+        absolute(edge.root)?,
+        absolute(edge.socket.unwrap_or(socket))?,
+        absolute(edge.mountd)?,
+        memory_bytes().map_err(|source| Failure::Local { what: "read the size of the memory", source })?,
+    );
+    config.ids.base = edge.id_base.unwrap_or(config.ids.base);
+    config.ids.count = edge.id_ranges.unwrap_or(config.ids.count);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(WORKERS)
+        .max_blocking_threads(BLOCKING)
+        .thread_name("edge")
+        .enable_all()
+        .build()
+        .map_err(|source| Failure::Local { what: "start threads", source })?;
+    runtime.block_on(async {
+        let handler = |kind| signal(kind).map_err(|source| Failure::Local { what: "wait for signals", source });
+        let (mut terminate, mut interrupt) = (handler(SignalKind::terminate())?, handler(SignalKind::interrupt())?);
+        let shutdown = async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        };
+        let at = config.socket.clone();
+        let ready = move || tracing::info!(socket = %at.display(), "listening");
+        Ok::<_, Failure>(serve(config, shutdown, ready).await?)
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn absolute(path: PathBuf) -> Result<PathBuf, Failure> {
+    std::path::absolute(path).map_err(|source| Failure::Local { what: "find the current directory", source })
+}
+
+/// A command has three descriptors or four, and there are thousands of sandboxes.
+fn raise_open_files() -> io::Result<()> {
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    Ok(setrlimit(Resource::Nofile, limit)?)
+}
+
+fn memory_bytes() -> io::Result<u64> {
+    let text = fs_err::read_to_string("/proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"));
+    let kib: Option<u64> = line.and_then(|line| line.trim().trim_end_matches("kB").trim().parse().ok());
+    kib.map(|kib| kib * 1024).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}

@@ -1,0 +1,91 @@
+//! The edge: one a node, the truth about its sandboxes.
+//!
+//! Every request that changes something runs in a task of its own, so that a client that goes away leaves nothing half
+//! done. What blocks (the sandbox crate, the journal) runs on a bounded pool of threads. Locks are held for moments and
+//! never across a wait, but for two a sandbox that exist to be waited for: its gate (holds) and its removal.
+//!
+//! Not here: HTTP (`routes`), what a sandbox is made of (`dsec-sandbox`), where layers come from (`mountd`).
+
+mod config;
+mod entry;
+mod error;
+mod exec;
+mod hold;
+mod ids;
+mod images;
+mod journal;
+mod life;
+mod output;
+mod pump;
+mod recover;
+mod routes;
+mod run;
+mod serve;
+mod stream;
+mod table;
+
+pub use config::Config;
+pub use error::{Error, chain};
+pub use ids::{Bounds, Error as IdsError, Tag};
+pub use journal::Error as JournalError;
+pub use output::Caps;
+pub use serve::{StartError, serve};
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use tokio::sync::Semaphore;
+
+/// An edge. All its parts, shared by every request.
+#[derive(Debug)]
+pub(crate) struct Edge {
+    config: Config,
+    runtime: dsec_sandbox::Runtime,
+    journal: journal::Journal,
+    images: Arc<images::Images>,
+    ranges: ids::Ranges,
+    tag: Tag,
+    budget: Arc<output::Budget>,
+    table: table::Table,
+    /// Names of commands begin with it: those of a former edge are told apart.
+    incarnation: String,
+    next_exec: AtomicU64,
+    creating: Semaphore,
+    removing: Semaphore,
+    starting: Semaphore,
+    copying: Semaphore,
+}
+
+impl Edge {
+    fn next_exec_id(&self) -> String {
+        format!("{}-{}", self.incarnation, self.next_exec.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Whether an id is one that an edge before this one gave to a command.
+    fn is_former_exec(&self, id: &str) -> bool {
+        let Some((incarnation, number)) = id.split_once('-') else { return false };
+        incarnation != self.incarnation && ids::is_letters(incarnation) && number.parse::<u64>().is_ok()
+    }
+
+    fn new_output(&self) -> Arc<output::Output> {
+        output::Output::new(self.config.caps, Arc::clone(&self.budget))
+    }
+}
+
+/// Milliseconds since 1970.
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Runs what blocks on the pool, when the semaphore has a place.
+async fn blocking<T, F>(places: &Semaphore, work: F) -> Result<T, Error>
+where
+    T: Send + 'static,
+    F: FnOnce() -> T + Send + 'static,
+{
+    // Semaphores are closed only when the edge is dropped.
+    let _place = places.acquire().await.map_err(|_| Error::Stopping)?;
+    tokio::task::spawn_blocking(work).await.map_err(|_| Error::Lost)
+}

@@ -1,0 +1,378 @@
+//! The life of a sandbox: reserve, make, start commands, remove.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dsec_format::image::Config as ImageConfig;
+use dsec_format::protocol::edge::{CreateRequest, ExecRequest};
+use dsec_format::protocol::mountd::Mounted;
+use dsec_sandbox::{ExecError, ExecSpec, Limits, Spec, UserError};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
+use tokio::sync::OwnedRwLockReadGuard;
+
+use super::entry::{Entry, Live, Phase};
+use super::error::Error;
+use super::exec::{Exec, Pipes};
+use super::journal::{Standing, Step};
+use super::stream::Readers;
+use super::{Edge, blocking, now_ms};
+
+/// What a sandbox's environment begins with, unless the image says otherwise.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+impl Edge {
+    /// Makes a sandbox, or finds the one that the key has made. A caller that goes away does not stop it.
+    pub(crate) async fn create(self: &Arc<Self>, request: CreateRequest) -> Result<Arc<Entry>, Error> {
+        let (entry, new) = self.reserve(request, false)?;
+        if new {
+            let (edge, entry) = (Arc::clone(self), Arc::clone(&entry));
+            tokio::spawn(async move { edge.make(&entry).await });
+        }
+        entry.wait_made().await?;
+        Ok(entry)
+    }
+
+    /// Takes a name and a range of ids, in memory.
+    pub(crate) fn reserve(&self, request: CreateRequest, ephemeral: bool) -> Result<(Arc<Entry>, bool), Error> {
+        let limits = self.limits(&request)?;
+        pairs(&request.env)?;
+        self.table.reserve(&request, || {
+            // The alphabet of names is one of sandbox ids.
+            let name = self.tag.draw_id()?;
+            let id = name.parse().map_err(|_| Error::NoSandbox { id: name })?;
+            let id_base = self.ranges.take()?;
+            let mut record = self.journal.reserve(id, request.clone(), limits, id_base, now_ms());
+            record.ephemeral = ephemeral;
+            Ok(Entry::new(record))
+        })
+    }
+
+    /// Limits with the node's defaults, within what the node gives.
+    fn limits(&self, request: &CreateRequest) -> Result<Limits, Error> {
+        let (asked, default, most) = (&request.limits, &self.config.default_limits, &self.config.most_limits);
+        let limits = Limits {
+            memory_bytes: asked.memory_bytes.unwrap_or(default.memory_bytes.min(most.memory_bytes)),
+            cpu_millis: asked.cpu_millis.unwrap_or(default.cpu_millis.min(most.cpu_millis)),
+            pids: asked.pids.unwrap_or(default.pids.min(most.pids)),
+        };
+        for (what, asked, most) in [
+            ("memory bytes", limits.memory_bytes, most.memory_bytes),
+            ("cpu millis", limits.cpu_millis.into(), most.cpu_millis.into()),
+            ("pids", limits.pids.into(), most.pids.into()),
+        ] {
+            if asked > most {
+                return Err(Error::OverLimit { what, asked, most });
+            }
+        }
+        Ok(limits)
+    }
+
+    /// Makes a reserved sandbox. When it fails, nothing is left of it. Not to be dropped half way: call it in a task.
+    pub(crate) async fn make(self: &Arc<Self>, entry: &Arc<Entry>) {
+        let made = {
+            let removed = entry.removed.lock().await;
+            // Its removal may have been asked for, and done, before it began.
+            if *removed { return } else { self.try_make(entry).await }
+        };
+        if let Err(error) = made {
+            let error = entry.failed(error);
+            tracing::info!(sandbox = %entry.id(), error = %super::chain(&*error), "sandbox not made");
+            entry.leaving();
+            if let Err(error) = self.remove(entry).await {
+                tracing::error!(sandbox = %entry.id(), error = %super::chain(&error), "its remains stay for now");
+            }
+        }
+    }
+
+    async fn try_make(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), Error> {
+        let reserved = {
+            let (edge, entry) = (Arc::clone(self), Arc::clone(entry));
+            tokio::task::spawn_blocking(move || edge.journal.write(&entry.reserved))
+        };
+        let (mounted, reserved) = tokio::join!(self.mount(entry), reserved);
+        reserved.map_err(|_| Error::Lost)??;
+        let mounted = mounted?;
+        let (edge, made) = (Arc::clone(self), Arc::clone(entry));
+        blocking(&self.creating, move || edge.make_from(&made, mounted)).await?
+    }
+
+    /// Has the layers mounted; gives up waiting when the sandbox is no longer wanted.
+    async fn mount(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<Mounted, Error> {
+        let (spec, id) = (entry.request().image.clone(), entry.id().to_string());
+        let mut mounting = {
+            let (images, spec) = (Arc::clone(&self.images), spec.clone());
+            tokio::spawn(async move { images.mount(&spec, &id).await })
+        };
+        tokio::select! {
+            mounted = &mut mounting => {
+                mounted.map_err(|_| Error::Lost)?.map_err(|source| Error::Image { image: spec.to_string(), source })
+            }
+            () = entry.wait_leaving() => {
+                // The answer may come after the release that follows now; then it needs one of its own.
+                let (images, id) = (Arc::clone(&self.images), entry.id().to_string());
+                tokio::spawn(async move {
+                    if matches!(mounting.await, Ok(Ok(_))) {
+                        images.release(&id);
+                    }
+                });
+                Err(Error::Leaving { id: entry.id().to_string() })
+            }
+        }
+    }
+
+    /// The blocking part: from layers to a sandbox that stands, and is in the journal as such.
+    fn make_from(&self, entry: &Entry, mounted: Mounted) -> Result<(), Error> {
+        if entry.phase() != Phase::Creating {
+            return Err(Error::Leaving { id: entry.id().to_string() });
+        }
+        let id = || entry.id().to_string();
+        let spec = self.spec(entry, &mounted)?;
+        let sandbox = self.runtime.create(&spec).map_err(|error| match error {
+            dsec_sandbox::Error::Spec(error) => Error::Spec(error),
+            error => Error::Sandbox { id: id(), verb: "made", source: error.into() },
+        })?;
+        let standing = Standing {
+            image: mounted.image,
+            config: mounted.config,
+            layers: mounted.layers.iter().map(|layer| layer.digest).collect(),
+            handle: sandbox.state().clone(),
+        };
+        if !entry.reserved.ephemeral {
+            let mut record = entry.reserved.clone();
+            record.step = Step::Running(Box::new(standing.clone()));
+            self.journal.write(&record)?;
+        }
+        entry.made(Live { sandbox, standing });
+        Ok(())
+    }
+
+    fn spec(&self, entry: &Entry, mounted: &Mounted) -> Result<Spec, Error> {
+        let request = entry.request();
+        let mut env = vec![("PATH".to_owned(), PATH.to_owned())];
+        for (key, value) in pairs(&mounted.config.env)?.into_iter().chain(pairs(&request.env)?) {
+            match env.iter_mut().find(|(present, _)| *present == key) {
+                Some(present) => present.1 = value,
+                None => env.push((key, value)),
+            }
+        }
+        Ok(Spec {
+            id: entry.id().clone(),
+            layers: mounted.layers.iter().map(|layer| layer.path.clone().into()).collect(),
+            directory: self.journal.disk(entry.id()),
+            limits: entry.reserved.limits,
+            id_base: entry.reserved.id_base,
+            hostname: request.hostname.clone().unwrap_or_else(|| entry.id().to_string()),
+            env,
+            nameservers: Vec::new(),
+            profile: dsec_sandbox::Profile::Default,
+        })
+    }
+
+    /// Removes a sandbox, from any state. A caller that goes away does not stop it. Removing what is gone is no error.
+    pub(crate) async fn destroy(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), Error> {
+        entry.leaving();
+        let (edge, entry) = (Arc::clone(self), Arc::clone(entry));
+        tokio::spawn(async move { edge.remove(&entry).await }).await.map_err(|_| Error::Lost)?
+    }
+
+    async fn remove(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), Error> {
+        let mut removed = entry.removed.lock().await;
+        if *removed {
+            return Ok(());
+        }
+        let (edge, leaving) = (Arc::clone(self), Arc::clone(entry));
+        blocking(&self.removing, move || edge.remove_all(&leaving)).await??;
+        self.images.release(entry.id().as_str());
+        self.ranges.give_back(entry.reserved.id_base);
+        self.table.forget(entry);
+        entry.gone();
+        *removed = true;
+        Ok(())
+    }
+
+    /// The blocking part: what the sandbox has on this node, its record last.
+    fn remove_all(&self, entry: &Entry) -> Result<(), Error> {
+        let id = entry.id();
+        if !entry.reserved.ephemeral && entry.standing().is_some() {
+            let mut record = entry.reserved.clone();
+            record.step = Step::Destroying;
+            self.journal.write(&record)?;
+        }
+        match entry.standing() {
+            Some(live) => live.sandbox.destroy(),
+            None => self.runtime.sweep(id, &self.journal.disk(id)),
+        }
+        .map_err(|error| Error::Sandbox { id: id.to_string(), verb: "removed", source: error.into() })?;
+        Ok(self.journal.forget(id.as_str())?)
+    }
+
+    /// Starts a command, and watches over it from then on. With `attach`, its output is read from the first byte.
+    pub(crate) async fn exec(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        request: ExecRequest,
+        attach: bool,
+    ) -> Result<(Arc<Exec>, Option<Readers>), Error> {
+        let live = entry.live()?;
+        let timeout_ms = request.timeout_ms;
+        let command = Command::new(&live, request)?;
+        let gate = self.pass_gate(entry).await?;
+        let exec = Exec::new(self.next_exec_id(), now_ms(), self.new_output(), self.new_output());
+        let readers = attach.then(|| exec.readers(0, 0));
+        entry.add_exec(Arc::clone(&exec));
+        let started = blocking(&self.starting, move || command.start(&live)).await;
+        drop(gate);
+        match started {
+            Ok(Ok((process, pipes))) => self.watch(entry, &exec, process, pipes, timeout_ms)?,
+            Ok(Err(Start::Refused { errno, message })) => {
+                exec.not_started(errno, message);
+                self.exec_ended(entry, &exec);
+            }
+            Ok(Err(Start::Failed(error))) | Err(error) => {
+                entry.forget_exec(&exec.id);
+                return Err(error);
+            }
+        }
+        Ok((exec, readers))
+    }
+
+    /// Waits until nobody holds the sandbox; while the answer lives, nobody begins to.
+    pub(crate) async fn pass_gate(&self, entry: &Entry) -> Result<OwnedRwLockReadGuard<()>, Error> {
+        let waited_ms = self.config.held_wait.as_millis();
+        tokio::time::timeout(self.config.held_wait, Arc::clone(&entry.gate).read_owned())
+            .await
+            .map_err(|_| Error::HeldTooLong { id: entry.id().to_string(), waited_ms })
+    }
+
+    fn watch(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        exec: &Arc<Exec>,
+        process: dsec_sandbox::Process,
+        pipes: Pipes,
+        timeout_ms: Option<u64>,
+    ) -> Result<(), Error> {
+        let ended = exec.supervise(process, pipes, timeout_ms.map(Duration::from_millis), self.config.drain)?;
+        let (edge, entry, exec) = (Arc::clone(self), Arc::clone(entry), Arc::clone(exec));
+        tokio::spawn(async move {
+            let process = ended.await;
+            edge.exec_ended(&entry, &exec);
+            // Removing a cgroup may wait for the kernel.
+            drop(tokio::task::spawn_blocking(move || drop(process)));
+        });
+        Ok(())
+    }
+
+    fn exec_ended(&self, entry: &Entry, exec: &Exec) {
+        self.table.exec_ended(entry, exec, self.config.ended_execs, self.config.ended_output_bytes);
+    }
+
+    /// Kills a command, with everything it started.
+    pub(crate) async fn kill(&self, exec: &Arc<Exec>) -> Result<(), Error> {
+        let (id, exec) = (exec.id.clone(), Arc::clone(exec));
+        blocking(&self.removing, move || exec.kill()).await?.map_err(|error| Error::Sandbox {
+            id,
+            verb: "killed",
+            source: error.into(),
+        })
+    }
+}
+
+/// Why a command was not started.
+enum Start {
+    /// Its own fault, or the image's: an outcome.
+    Refused { errno: i32, message: String },
+    /// The platform's fault.
+    Failed(Error),
+}
+
+/// A command with everything that starting it needs.
+struct Command {
+    argv: Vec<String>,
+    env: Vec<(String, String)>,
+    cwd: Option<String>,
+    user: Option<String>,
+    stdin: bool,
+}
+
+impl Command {
+    fn new(live: &Live, request: ExecRequest) -> Result<Self, Error> {
+        let config = &live.standing.config;
+        let argv = if request.argv.is_empty() { command_of(config) } else { request.argv };
+        if argv.is_empty() {
+            return Err(Error::NoCommand { image: live.standing.image.to_string() });
+        }
+        let or_image = |own: Option<String>, image: &str| own.or_else(|| (!image.is_empty()).then(|| image.to_owned()));
+        Ok(Self {
+            argv,
+            env: pairs(&request.env)?,
+            cwd: or_image(request.working_dir, &config.working_dir),
+            user: or_image(request.user, &config.user),
+            stdin: request.stdin,
+        })
+    }
+
+    /// Starts it. Blocks.
+    fn start(self, live: &Live) -> Result<(dsec_sandbox::Process, Pipes), Start> {
+        let failed = |what| move |errno: Errno| Start::Failed(Error::Descriptors { what, errno });
+        let (stdin, stdin_ours) = if self.stdin {
+            let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(failed("make a pipe"))?;
+            (reader, Some(writer))
+        } else {
+            (
+                rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+                    .map_err(failed("open /dev/null"))?,
+                None,
+            )
+        };
+        let (stdout_ours, stdout) = pipe_with(PipeFlags::CLOEXEC).map_err(failed("make a pipe"))?;
+        let (stderr_ours, stderr) = pipe_with(PipeFlags::CLOEXEC).map_err(failed("make a pipe"))?;
+        let user =
+            self.user.map(|user| user.parse()).transpose().map_err(|error: UserError| refused(&error, Errno::INVAL))?;
+        let spec = ExecSpec { argv: self.argv, env: self.env, cwd: self.cwd, user, stdio: [stdin, stdout, stderr] };
+        let process = live.sandbox.exec(spec).map_err(|error| sort(live, error))?;
+        Ok((process, Pipes { stdin: stdin_ours, stdout: stdout_ours, stderr: stderr_ours }))
+    }
+}
+
+fn refused(error: &(dyn std::error::Error + 'static), errno: Errno) -> Start {
+    Start::Refused { errno: errno.raw_os_error(), message: super::chain(error) }
+}
+
+/// Whose fault it is that a command was not started.
+fn sort(live: &Live, error: ExecError) -> Start {
+    match &error {
+        ExecError::NotFound { .. } => refused(&error, Errno::NOENT),
+        ExecError::NotExecutable { errno, .. } | ExecError::WorkingDirectory { errno, .. } => refused(&error, *errno),
+        ExecError::User(_) | ExecError::Empty | ExecError::Text { .. } => refused(&error, Errno::INVAL),
+        // The tenant's own limit of processes or memory is in the way.
+        ExecError::Step { .. } | ExecError::Clone(_) if lacks(&error).is_some() => {
+            refused(&error, lacks(&error).unwrap_or(Errno::AGAIN))
+        }
+        ExecError::NotRunning { .. } | ExecError::Cgroup(_) | ExecError::Step { .. } | ExecError::Clone(_) => {
+            let id = live.standing.handle.id.to_string();
+            Start::Failed(Error::Sandbox { id, verb: "given a command", source: error.into() })
+        }
+    }
+}
+
+/// EAGAIN or ENOMEM, if that is what an error is about.
+fn lacks(error: &(dyn std::error::Error + 'static)) -> Option<Errno> {
+    let own = error.downcast_ref::<Errno>().filter(|errno| matches!(**errno, Errno::AGAIN | Errno::NOMEM));
+    own.copied().or_else(|| error.source().and_then(lacks))
+}
+
+fn command_of(config: &ImageConfig) -> Vec<String> {
+    config.entrypoint.iter().chain(&config.cmd).cloned().collect()
+}
+
+/// `KEY=VALUE` entries, taken apart.
+fn pairs(entries: &[String]) -> Result<Vec<(String, String)>, Error> {
+    let split = |entry: &String| match entry.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err(Error::Variable { entry: entry.clone() }),
+    };
+    entries.iter().map(split).collect()
+}

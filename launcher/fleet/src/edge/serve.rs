@@ -1,0 +1,264 @@
+//! An edge from start to stop.
+
+use std::fs::TryLockError;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::unix::SocketAddr;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::error::chain;
+use super::images::Images;
+use super::journal::{Found, Journal};
+use super::{Config, Edge, ids, journal, output, routes, table};
+use crate::mountd;
+
+/// Why an edge does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// Another edge has the directory.
+    #[error("another edge works in {}", root.display())]
+    Locked {
+        /// The directory.
+        root: PathBuf,
+    },
+    /// Something answers there already.
+    #[error("something listens at {} already", socket.display())]
+    SocketInUse {
+        /// Where.
+        socket: PathBuf,
+    },
+    /// A file or directory of its own cannot be used.
+    #[error("the edge's files cannot be used")]
+    Files(#[source] io::Error),
+    /// It cannot listen.
+    #[error("cannot listen at {}", socket.display())]
+    Listen {
+        /// Where.
+        socket: PathBuf,
+        /// Why not.
+        #[source]
+        source: io::Error,
+    },
+    /// Names or ids.
+    #[error(transparent)]
+    Ids(#[from] ids::Error),
+    /// The journal.
+    #[error(transparent)]
+    Journal(#[from] journal::Error),
+    /// The node lacks what every sandbox needs.
+    #[error("this node cannot run sandboxes")]
+    Runtime(#[source] dsec_sandbox::Error),
+    /// A task was lost.
+    #[error("a task of the edge was lost")]
+    Lost,
+}
+
+/// Runs an edge until `shutdown` is done: takes over what a former one left, listens, and stops. Sandboxes run on when
+/// it stops, but for those that live as long as a request.
+///
+/// `ready` is called once it listens.
+///
+/// # Errors
+/// When it cannot start.
+pub async fn serve(
+    config: Config,
+    shutdown: impl Future<Output = ()> + Send + 'static,
+    ready: impl FnOnce(),
+) -> Result<(), StartError> {
+    let lock = lock_root(&config.root)?;
+    let (edge, found) = {
+        let config = config.clone();
+        tokio::task::spawn_blocking(move || open(config)).await.map_err(|_| StartError::Lost)??
+    };
+    let edge = Arc::new(edge);
+    let recovered = {
+        let edge = Arc::clone(&edge);
+        tokio::task::spawn_blocking(move || edge.recover(found)).await.map_err(|_| StartError::Lost)?
+    };
+    tracing::info!(tag = %edge.tag, ?recovered, "edge started");
+    let listener = listen(&config.socket).await?;
+    let keeper = tokio::spawn(Arc::clone(&edge.images).keep());
+    let reconciler = tokio::spawn(Arc::clone(&edge).reconcile());
+    let listener = Bounded { listener, places: Arc::new(Semaphore::new(config.connections)) };
+    ready();
+    let stopped = stop(Arc::clone(&edge), shutdown);
+    tokio::select! {
+        served = axum::serve(listener, routes::router(Arc::clone(&edge))) => {
+            served.map_err(|source| StartError::Listen { socket: config.socket.clone(), source })?;
+        }
+        () = stopped => {}
+    }
+    for task in [keeper, reconciler] {
+        task.abort();
+    }
+    edge.images.cool_down();
+    edge.images.release_waiting().await;
+    // One that is gone already is what is wanted.
+    let _ = fs_err::remove_file(&config.socket);
+    drop(lock);
+    Ok(())
+}
+
+/// When it is time: no new sandboxes, and those of single requests end.
+async fn stop(edge: Arc<Edge>, shutdown: impl Future<Output = ()>) {
+    shutdown.await;
+    edge.table.stop();
+    for entry in edge.table.all() {
+        if entry.reserved.ephemeral
+            && let Err(error) = edge.destroy(&entry).await
+        {
+            tracing::error!(sandbox = %entry.id(), error = %chain(&error), "a run's sandbox stays for now");
+        }
+    }
+}
+
+/// Makes the root directory and takes it for this process.
+fn lock_root(root: &Path) -> Result<fs_err::File, StartError> {
+    make_private_directory(root).map_err(StartError::Files)?;
+    let lock = fs_err::OpenOptions::new()
+        .create(true)
+        .write(true)
+        .truncate(false)
+        .open(root.join("lock"))
+        .map_err(StartError::Files)?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(StartError::Locked { root: root.to_owned() }),
+        Err(TryLockError::Error(error)) => Err(StartError::Files(error)),
+    }
+}
+
+fn make_private_directory(path: &Path) -> io::Result<()> {
+    let make = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+    make.map_err(|error| io::Error::new(error.kind(), format!("cannot make directory {}: {error}", path.display())))
+}
+
+/// The blocking part of the start.
+fn open(config: Config) -> Result<(Edge, Vec<Found>), StartError> {
+    config.ids.check(&config.subids)?;
+    let tag = ids::Tag::load_or_draw(&config.root)?;
+    let runtime = dsec_sandbox::Runtime::open(&dsec_sandbox::Config::default()).map_err(StartError::Runtime)?;
+    let journal = Journal::open(&config.root)?;
+    let found = journal.load()?;
+    let used = found.iter().filter_map(|found| match found {
+        Found::Record(record) => Some(record.id_base),
+        Found::Remains(_) => None,
+    });
+    let mountd = mountd::Client::new(&config.mountd, config.mountd_deadline);
+    let edge = Edge {
+        images: Images::new(mountd, tag.clone(), config.warm, config.warm_images),
+        ranges: ids::Ranges::new(config.ids, used),
+        budget: output::Budget::new(config.output_budget_bytes),
+        table: table::Table::default(),
+        incarnation: ids::random_letters(ids::TAG_LETTERS)?,
+        next_exec: AtomicU64::new(1),
+        creating: Semaphore::new(config.parallel),
+        removing: Semaphore::new(config.parallel),
+        starting: Semaphore::new(config.parallel),
+        copying: Semaphore::new(config.copies),
+        runtime,
+        journal,
+        tag,
+        config,
+    };
+    Ok((edge, found))
+}
+
+/// Listens at a path that only root can reach. What a killed edge left there is replaced.
+async fn listen(socket: &Path) -> Result<UnixListener, StartError> {
+    if let Some(parent) = socket.parent() {
+        make_private_directory(parent).map_err(StartError::Files)?;
+    }
+    if UnixStream::connect(socket).await.is_ok() {
+        return Err(StartError::SocketInUse { socket: socket.to_owned() });
+    }
+    let failed = |source| StartError::Listen { socket: socket.to_owned(), source };
+    // Under another name until only root can connect.
+    let new = socket.with_extension(format!("{}.new", std::process::id()));
+    if new.exists() {
+        fs_err::remove_file(&new).map_err(StartError::Files)?;
+    }
+    let listener = UnixListener::bind(&new).map_err(failed)?;
+    fs_err::set_permissions(&new, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    fs_err::rename(&new, socket).map_err(failed)?;
+    Ok(listener)
+}
+
+/// A listener with a bound on its connections: the next one waits.
+struct Bounded {
+    listener: UnixListener,
+    places: Arc<Semaphore>,
+}
+
+/// A connection, and its place.
+struct Connection {
+    stream: UnixStream,
+    _place: OwnedSemaphorePermit,
+}
+
+impl axum::serve::Listener for Bounded {
+    type Io = Connection;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Connection, SocketAddr) {
+        loop {
+            let Ok(place) = Arc::clone(&self.places).acquire_owned().await else { std::future::pending().await };
+            match self.listener.accept().await {
+                Ok((stream, address)) => return (Connection { stream, _place: place }, address),
+                Err(error) => {
+                    // Mostly: no descriptors. Some come back.
+                    tracing::warn!(%error, "a connection cannot be accepted");
+                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+impl AsyncRead for Connection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(context, buffer)
+    }
+}
+
+impl AsyncWrite for Connection {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
