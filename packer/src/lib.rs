@@ -4,7 +4,17 @@
 //! through [`Monitor`], what it is told to stop by is a [`Cancel`], and where things are is a parameter.
 
 pub mod cancel;
+pub mod chunks;
+pub mod compare;
+pub mod hold;
 pub mod monitor;
+pub mod mount;
+pub mod report;
+pub mod tree;
+pub mod unpack;
+pub mod upper;
+pub mod verify;
+pub mod view;
 
 pub use cancel::{Cancel, Cancelled};
 pub use monitor::{Monitor, Silent, Stage};

@@ -1,0 +1,275 @@
+//! An image at a directory of this machine, read-only: the layers are `dsec-mountd`'s, the union is one overlay mount.
+//!
+//! The daemon keeps the layers mounted for the holder `directory/PATH` until it is released. Whatever fails, nothing is
+//! held and nothing is mounted; asking again after a crash in between gives the same holder.
+
+use std::ffi::OsStr;
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use dsec_format::protocol::mountd::{ErrorKind, MAX_LINE_BYTES, Mounted, Reply, Request, Status};
+use dsec_format::refs::Spec;
+use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
+use rustix::io::Errno;
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create,
+    fsconfig_set_string, fsmount, fsopen, move_mount, open_tree, unmount,
+};
+
+/// How long the daemon may take for one request. A mount may wait for a registry.
+const DAEMON_TIMEOUT: Duration = Duration::from_secs(120);
+/// The source that mount tables show.
+const SOURCE: &str = "dsec-pack";
+
+/// Why a mount or its end failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The directory is not one.
+    #[error("cannot use {} as a mount point", path.display())]
+    Directory {
+        /// It.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Its path cannot be a holder's name.
+    #[error("the path of {} is not UTF-8", path.display())]
+    Name {
+        /// It.
+        path: PathBuf,
+    },
+    /// The daemon does not answer.
+    #[error("dsec-mountd at {} does not answer", socket.display())]
+    Daemon {
+        /// Its socket.
+        socket: PathBuf,
+        /// What happened.
+        #[source]
+        source: io::Error,
+    },
+    /// The daemon says something else than the protocol has.
+    #[error("dsec-mountd at {} answered something unknown", socket.display())]
+    Protocol {
+        /// Its socket.
+        socket: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// The daemon answered another question.
+    #[error("dsec-mountd at {} answered another question", socket.display())]
+    OtherReply {
+        /// Its socket.
+        socket: PathBuf,
+    },
+    /// The daemon refused.
+    #[error("dsec-mountd refused: {message}")]
+    Refused {
+        /// What kind of failure.
+        kind: ErrorKind,
+        /// In its words.
+        message: String,
+    },
+    /// The kernel refused.
+    #[error("cannot {what} at {}", path.display())]
+    Kernel {
+        /// What was tried.
+        what: &'static str,
+        /// The mount point.
+        path: PathBuf,
+        /// Its answer.
+        #[source]
+        source: io::Error,
+    },
+    /// What is mounted there is somebody else's.
+    #[error("{} holds a mount that dsec-pack did not make", path.display())]
+    NotOurs {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// Nothing is mounted there, and nothing is held for it.
+    #[error("{} is not mounted", path.display())]
+    NotMounted {
+        /// The mount point.
+        path: PathBuf,
+    },
+    /// Something is mounted there already.
+    #[error("{} has something mounted on it", path.display())]
+    Occupied {
+        /// The mount point.
+        path: PathBuf,
+    },
+}
+
+/// The control socket of a daemon.
+#[derive(Debug, Clone, Copy)]
+pub struct Daemon<'a> {
+    socket: &'a Path,
+}
+
+impl<'a> Daemon<'a> {
+    /// The daemon that listens at `socket`.
+    #[must_use]
+    pub fn at(socket: &'a Path) -> Self {
+        Self { socket }
+    }
+
+    fn ask(&self, request: &Request) -> Result<Reply, Error> {
+        let failed = |source| Error::Daemon { socket: self.socket.to_owned(), source };
+        let unknown = |source| Error::Protocol { socket: self.socket.to_owned(), source };
+        let mut stream = UnixStream::connect(self.socket).map_err(failed)?;
+        stream.set_read_timeout(Some(DAEMON_TIMEOUT)).map_err(failed)?;
+        stream.set_write_timeout(Some(DAEMON_TIMEOUT)).map_err(failed)?;
+        let mut line = serde_json::to_vec(request).map_err(unknown)?;
+        line.push(b'\n');
+        stream.write_all(&line).map_err(failed)?;
+
+        let mut reply = Vec::new();
+        let mut limited = io::Read::take(BufReader::new(stream), MAX_LINE_BYTES as u64);
+        limited.read_until(b'\n', &mut reply).map_err(failed)?;
+        if reply.is_empty() {
+            return Err(failed(io::ErrorKind::UnexpectedEof.into()));
+        }
+        match serde_json::from_slice(&reply).map_err(unknown)? {
+            Reply::Error { kind, message } => Err(Error::Refused { kind, message }),
+            reply => Ok(reply),
+        }
+    }
+
+    fn other_reply(&self) -> Error {
+        Error::OtherReply { socket: self.socket.to_owned() }
+    }
+
+    /// Mounts the layers of an image for a holder.
+    ///
+    /// # Errors
+    /// The daemon does not answer, or refuses.
+    pub fn mount(&self, image: Spec, holder: &str) -> Result<Mounted, Error> {
+        match self.ask(&Request::Mount { image, holder: holder.to_owned() })? {
+            Reply::Mounted(mounted) => Ok(mounted),
+            _ => Err(self.other_reply()),
+        }
+    }
+
+    /// Gives up what a holder holds.
+    ///
+    /// # Errors
+    /// As [`Daemon::mount`].
+    pub fn release(&self, holder: &str) -> Result<(), Error> {
+        match self.ask(&Request::Release { holder: holder.to_owned() })? {
+            Reply::Released => Ok(()),
+            _ => Err(self.other_reply()),
+        }
+    }
+
+    /// The state of the daemon.
+    ///
+    /// # Errors
+    /// As [`Daemon::mount`].
+    pub fn status(&self) -> Result<Status, Error> {
+        match self.ask(&Request::Status)? {
+            Reply::Status(status) => Ok(status),
+            _ => Err(self.other_reply()),
+        }
+    }
+
+    fn holds(&self, holder: &str) -> Result<bool, Error> {
+        Ok(self.status()?.images.iter().any(|image| image.holders.iter().any(|other| other == holder)))
+    }
+}
+
+/// A mount point and the name of its holder.
+struct Point {
+    path: PathBuf,
+    holder: String,
+}
+
+impl Point {
+    fn of(directory: &Path) -> Result<Self, Error> {
+        let failed = |source| Error::Directory { path: directory.to_owned(), source };
+        let path = fs_err::canonicalize(directory).map_err(failed)?;
+        if !path.is_dir() {
+            return Err(failed(io::ErrorKind::NotADirectory.into()));
+        }
+        let text = path.to_str().ok_or_else(|| Error::Name { path: path.clone() })?;
+        let holder = format!("directory{text}");
+        Ok(Self { path, holder })
+    }
+
+    fn kernel(&self, what: &'static str) -> impl FnOnce(Errno) -> Error {
+        let path = self.path.clone();
+        move |errno| Error::Kernel { what, path, source: errno.into() }
+    }
+
+    fn is_mounted(&self) -> Result<bool, Error> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW;
+        let stat = rustix::fs::statx(CWD, &self.path, flags, StatxFlags::empty()).map_err(self.kernel("look"))?;
+        Ok(stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+    }
+}
+
+/// Mounts an image at a directory, over what is in it.
+///
+/// # Errors
+/// As [`Error`]; nothing is mounted and nothing held then.
+pub fn mount(daemon: Daemon<'_>, image: Spec, directory: &Path) -> Result<Mounted, Error> {
+    let point = Point::of(directory)?;
+    if point.is_mounted()? {
+        return Err(Error::Occupied { path: point.path });
+    }
+    let mounted = daemon.mount(image, &point.holder)?;
+    let attached = union_of(&point, &mounted).and_then(|tree| {
+        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        move_mount(tree, "", CWD, &point.path, flags).map_err(point.kernel("attach the mount"))
+    });
+    if let Err(error) = attached {
+        // The first error is the one to tell.
+        let _ = daemon.release(&point.holder);
+        return Err(error);
+    }
+    Ok(mounted)
+}
+
+/// A mount of all layers that is nowhere yet.
+fn union_of(point: &Point, mounted: &Mounted) -> Result<OwnedFd, Error> {
+    if let [layer] = mounted.layers.as_slice() {
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+        return open_tree(CWD, layer.path.as_str(), flags).map_err(point.kernel("bind the layer"));
+    }
+    let overlay = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).map_err(point.kernel("make an overlay"))?;
+    let set = |key: &str, value: &OsStr| {
+        fsconfig_set_string(&overlay, key, value.as_bytes()).map_err(point.kernel("set up the overlay"))
+    };
+    set("source", OsStr::new(SOURCE))?;
+    // Layers never carry either; saying so keeps a crafted one from being believed.
+    set("redirect_dir", OsStr::new("nofollow"))?;
+    set("metacopy", OsStr::new("off"))?;
+    for layer in mounted.layers.iter().rev() {
+        set("lowerdir+", OsStr::new(&layer.path))?;
+    }
+    fsconfig_create(&overlay).map_err(point.kernel("create the overlay"))?;
+    fsmount(&overlay, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)
+        .map_err(point.kernel("mount the overlay"))
+}
+
+/// Ends what [`mount`] began.
+///
+/// # Errors
+/// As [`Error`]. When the mount is in use nothing changes.
+pub fn umount(daemon: Daemon<'_>, directory: &Path) -> Result<(), Error> {
+    let point = Point::of(directory)?;
+    let (mounted, held) = (point.is_mounted()?, daemon.holds(&point.holder)?);
+    match (mounted, held) {
+        (false, false) => return Err(Error::NotMounted { path: point.path }),
+        (true, false) => return Err(Error::NotOurs { path: point.path }),
+        // A kill between the two steps of either operation leaves this.
+        (false, true) => {}
+        (true, true) => unmount(&point.path, UnmountFlags::NOFOLLOW).map_err(point.kernel("unmount"))?,
+    }
+    daemon.release(&point.holder)
+}

@@ -1,0 +1,281 @@
+//! A file tree as something to read: what an image, a directory and an overlay's upper directory have in common.
+//!
+//! A [`FileTree`] is read from its root down, by handles. A [`Node`] is all that an image keeps of an inode; two trees
+//! are equal when their nodes, the names of these and their link groups are (see [`crate::compare`]).
+//!
+//! Invariant: names come sorted by their bytes and each once, so two trees are walked side by side without holding
+//! either in memory.
+
+pub mod directory;
+pub mod sparse;
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+
+use dsec_erofs::{Attributes, Device};
+
+pub use directory::Directory;
+
+use crate::view::Pieces;
+
+/// Full name and value of extended attributes, sorted by name.
+pub type Xattrs = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// Tells inodes apart within one tree: where it comes from, its file system or layer, its number.
+pub type Identity = (u8, u64, u64);
+
+/// What an inode is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Kind {
+    /// A directory.
+    Directory,
+    /// A file of this many bytes.
+    Regular {
+        /// Its size.
+        bytes: u64,
+    },
+    /// A symbolic link to this target.
+    Symlink(Vec<u8>),
+    /// A character device.
+    CharDevice(Device),
+    /// A block device.
+    BlockDevice(Device),
+    /// A named pipe.
+    Fifo,
+    /// A Unix domain socket.
+    Socket,
+}
+
+impl Kind {
+    /// What overlay takes for "nothing is here, whatever the layers below have".
+    pub const WHITEOUT: Self = Self::CharDevice(Device { major: 0, minor: 0 });
+
+    /// A word for people.
+    #[must_use]
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Directory => "directory",
+            Self::Regular { .. } => "file",
+            Self::Symlink(_) => "symlink",
+            Self::CharDevice(_) => "character device",
+            Self::BlockDevice(_) => "block device",
+            Self::Fifo => "fifo",
+            Self::Socket => "socket",
+        }
+    }
+
+    /// The same in the words of the layer format.
+    #[must_use]
+    pub fn as_erofs(&self) -> dsec_erofs::Kind<'_> {
+        match self {
+            Self::Directory => dsec_erofs::Kind::Directory,
+            Self::Regular { bytes } => dsec_erofs::Kind::Regular { bytes: *bytes },
+            Self::Symlink(target) => dsec_erofs::Kind::Symlink(target),
+            Self::CharDevice(device) => dsec_erofs::Kind::CharDevice(*device),
+            Self::BlockDevice(device) => dsec_erofs::Kind::BlockDevice(*device),
+            Self::Fifo => dsec_erofs::Kind::Fifo,
+            Self::Socket => dsec_erofs::Kind::Socket,
+        }
+    }
+}
+
+impl From<dsec_erofs::Kind<'_>> for Kind {
+    fn from(kind: dsec_erofs::Kind<'_>) -> Self {
+        match kind {
+            dsec_erofs::Kind::Directory => Self::Directory,
+            dsec_erofs::Kind::Regular { bytes } => Self::Regular { bytes },
+            dsec_erofs::Kind::Symlink(target) => Self::Symlink(target.to_vec()),
+            dsec_erofs::Kind::CharDevice(device) => Self::CharDevice(device),
+            dsec_erofs::Kind::BlockDevice(device) => Self::BlockDevice(device),
+            dsec_erofs::Kind::Fifo => Self::Fifo,
+            dsec_erofs::Kind::Socket => Self::Socket,
+        }
+    }
+}
+
+/// All that is kept of an inode, its content apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Node {
+    /// Mode, ids, time.
+    pub attributes: Attributes,
+    /// What it is.
+    pub kind: Kind,
+    /// Its extended attributes.
+    pub xattrs: Xattrs,
+    /// Present when the inode may have more than one name: names with the same identity are one link group.
+    pub links: Option<Identity>,
+}
+
+/// The bytes of a regular file.
+#[derive(Debug)]
+pub enum Content<'a> {
+    /// In chunks of a store. What no piece covers is a hole.
+    Stored(Pieces<'a>),
+    /// In a file.
+    File {
+        /// Opened for reading.
+        file: File,
+        /// Its data, as [`sparse::data_ranges`] gives it: the rest are holes.
+        data: Vec<Range<u64>>,
+    },
+}
+
+/// Why a tree cannot be read. The caller adds the path.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The kernel refused.
+    #[error("cannot {what}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// Its answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The metadata of a layer is malformed.
+    #[error("layer {layer} is malformed")]
+    Layer {
+        /// The layer.
+        layer: dsec_format::LayerDigest,
+        /// What is wrong with it.
+        #[source]
+        source: dsec_erofs::image::Error,
+    },
+    /// The extent map of a layer is malformed.
+    #[error("extent map of layer {layer} is malformed")]
+    Extents {
+        /// The layer.
+        layer: dsec_format::LayerDigest,
+        /// What is wrong with it.
+        #[source]
+        source: dsec_format::extents::Error,
+    },
+    /// A file of a layer has data where no chunk is.
+    #[error("layer {layer} has no chunk for its data device at {device_offset}")]
+    NoChunk {
+        /// The layer.
+        layer: dsec_format::LayerDigest,
+        /// Where.
+        device_offset: u64,
+    },
+    /// Something that only an upper directory can have.
+    #[error(transparent)]
+    Upper(#[from] crate::upper::Error),
+    /// A store failed.
+    #[error(transparent)]
+    Store(#[from] dsec_store::Error),
+}
+
+impl Error {
+    pub(crate) fn io(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> Self {
+        move |errno| Self::Io { what, source: errno.into() }
+    }
+
+    pub(crate) fn std_io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { what, source }
+    }
+}
+
+/// An error with the path of what it is about.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read {}", show(path))]
+pub struct PathError {
+    /// From the root of the tree, without a slash in front.
+    pub path: Vec<u8>,
+    /// What happened.
+    #[source]
+    pub source: Box<Error>,
+}
+
+impl PathError {
+    pub(crate) fn at(path: &[u8]) -> impl FnOnce(Error) -> Self {
+        let path = path.to_vec();
+        move |source| Self { path, source: Box::new(source) }
+    }
+}
+
+/// A path for people: absolute, with what is not printable escaped.
+#[must_use]
+pub fn show(path: &[u8]) -> String {
+    match std::str::from_utf8(path) {
+        Ok(text) if !text.chars().any(char::is_control) => format!("/{text}"),
+        _ => format!("/{}", path.escape_ascii()),
+    }
+}
+
+/// A tree that can be read from its root down.
+pub trait FileTree {
+    /// An inode that has been reached.
+    type Handle;
+
+    /// The root directory.
+    ///
+    /// # Errors
+    /// The tree cannot be read. The same holds for every method here.
+    fn root(&self) -> Result<Self::Handle, Error>;
+
+    /// Names in a directory, sorted by their bytes.
+    ///
+    /// # Errors
+    /// As [`FileTree::root`].
+    fn names(&self, directory: &Self::Handle) -> Result<Vec<Vec<u8>>, Error>;
+
+    /// What a name that [`FileTree::names`] gave is.
+    ///
+    /// # Errors
+    /// As [`FileTree::root`].
+    fn child(&self, directory: &Self::Handle, name: &[u8]) -> Result<Self::Handle, Error>;
+
+    /// Whether an inode is a directory.
+    ///
+    /// # Errors
+    /// As [`FileTree::root`].
+    fn is_directory(&self, handle: &Self::Handle) -> Result<bool, Error>;
+
+    /// What is kept of an inode.
+    ///
+    /// # Errors
+    /// As [`FileTree::root`].
+    fn node(&self, handle: &Self::Handle) -> Result<Node, Error>;
+
+    /// The bytes of a regular file.
+    ///
+    /// # Errors
+    /// As [`FileTree::root`].
+    fn content(&self, handle: &Self::Handle) -> Result<Content<'_>, Error>;
+}
+
+/// What [`walk`] calls for every inode.
+pub type Visit<'a, H, E> = dyn FnMut(&[u8], &H) -> Result<(), E> + 'a;
+
+/// Goes through a tree in path order, each directory before what is in it, and shows every inode with its path (empty
+/// for the root). Not recursive: depth costs heap, not stack.
+///
+/// # Errors
+/// The tree's, or whatever `visit` answers.
+pub fn walk<T: FileTree, E: From<PathError>>(tree: &T, visit: &mut Visit<'_, T::Handle, E>) -> Result<(), E> {
+    let mut path = Vec::new();
+    let root = tree.root().map_err(PathError::at(&path))?;
+    visit(&path, &root)?;
+    let names = tree.names(&root).map_err(PathError::at(&path))?;
+    let mut levels = vec![(root, path.len(), names.into_iter())];
+    while let Some((directory, path_bytes, names)) = levels.last_mut() {
+        path.truncate(*path_bytes);
+        let Some(name) = names.next() else {
+            levels.pop();
+            continue;
+        };
+        if !path.is_empty() {
+            path.push(b'/');
+        }
+        path.extend_from_slice(&name);
+        let child = tree.child(directory, &name).map_err(PathError::at(&path))?;
+        visit(&path, &child)?;
+        if tree.is_directory(&child).map_err(PathError::at(&path))? {
+            let names = tree.names(&child).map_err(PathError::at(&path))?;
+            levels.push((child, path.len(), names.into_iter()));
+        }
+    }
+    Ok(())
+}

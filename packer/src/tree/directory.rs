@@ -1,0 +1,241 @@
+//! A directory of this machine as a [`FileTree`].
+//!
+//! Everything is reached from descriptors, one name at a time, and no symbolic link is ever followed. Nothing is opened
+//! for reading but directories and regular files: a fifo does not block and a device is not touched.
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use dsec_erofs::{Attributes, Device, Timestamp};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags};
+use rustix::io::Errno;
+
+use super::{Content, Error, FileTree, Kind, Node, Xattrs, sparse};
+
+/// An inode reached by descriptor (`O_PATH`), with what the kernel says of it.
+#[derive(Debug)]
+pub struct Handle {
+    fd: OwnedFd,
+    stat: Statx,
+}
+
+impl Handle {
+    /// What the kernel says of it.
+    #[must_use]
+    pub fn stat(&self) -> &Statx {
+        &self.stat
+    }
+
+    /// Whether it is a directory.
+    #[must_use]
+    pub fn is_directory(&self) -> bool {
+        file_type(&self.stat) == FileType::Directory
+    }
+
+    /// Opens it for reading.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn open(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
+        // Through the descriptor, so that what is opened is what was looked at.
+        rustix::fs::open(magic_link(&self.fd), flags | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty())
+    }
+}
+
+impl AsFd for Handle {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Directory {
+    root: OwnedFd,
+}
+
+impl Directory {
+    /// The directory at `path`; the path itself may lead through symbolic links.
+    ///
+    /// # Errors
+    /// It cannot be opened, or is none.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(path, flags, Mode::empty()).map_err(Error::io("open the directory"))?;
+        Ok(Self { root })
+    }
+
+    /// The directory of a descriptor.
+    #[must_use]
+    pub fn from_fd(root: OwnedFd) -> Self {
+        Self { root }
+    }
+}
+
+/// A path to what a descriptor refers to.
+pub(crate) fn magic_link(fd: impl AsFd) -> String {
+    format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd())
+}
+
+/// Looks at a name in a directory without following it.
+pub(crate) fn look(directory: impl AsFd, name: &[u8]) -> Result<Handle, Error> {
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let fd = rustix::fs::openat(directory, name, flags, Mode::empty()).map_err(Error::io("open it"))?;
+    handle_of(fd)
+}
+
+fn handle_of(fd: OwnedFd) -> Result<Handle, Error> {
+    let wanted = StatxFlags::BASIC_STATS;
+    let stat = rustix::fs::statx(&fd, c"", AtFlags::EMPTY_PATH, wanted).map_err(Error::io("stat it"))?;
+    Ok(Handle { fd, stat })
+}
+
+/// What the kernel's answer means.
+pub(crate) fn attributes_of(stat: &Statx) -> Attributes {
+    Attributes {
+        mode: stat.stx_mode & 0o7777,
+        uid: stat.stx_uid,
+        gid: stat.stx_gid,
+        mtime: Timestamp { secs: stat.stx_mtime.tv_sec, nanos: stat.stx_mtime.tv_nsec },
+    }
+}
+
+fn file_type(stat: &Statx) -> FileType {
+    FileType::from_raw_mode(u32::from(stat.stx_mode))
+}
+
+fn kind_of(handle: &Handle) -> Result<Kind, Error> {
+    let stat = &handle.stat;
+    let device = Device { major: stat.stx_rdev_major, minor: stat.stx_rdev_minor };
+    Ok(match file_type(stat) {
+        FileType::Directory => Kind::Directory,
+        FileType::RegularFile => Kind::Regular { bytes: stat.stx_size },
+        FileType::Symlink => {
+            let target = rustix::fs::readlinkat(&handle.fd, c"", Vec::new()).map_err(Error::io("read the symlink"))?;
+            Kind::Symlink(target.into_bytes())
+        }
+        FileType::CharacterDevice => Kind::CharDevice(device),
+        FileType::BlockDevice => Kind::BlockDevice(device),
+        FileType::Fifo => Kind::Fifo,
+        FileType::Socket => Kind::Socket,
+        FileType::Unknown => {
+            return Err(Error::Io { what: "tell what it is", source: std::io::ErrorKind::Unsupported.into() });
+        }
+    })
+}
+
+/// All xattrs that the caller may see, sorted by name.
+pub(crate) fn xattrs_of(fd: impl AsFd) -> Result<Xattrs, Error> {
+    let path = magic_link(fd);
+    let mut xattrs = Xattrs::new();
+    for name in list_xattrs(&path).map_err(Error::io("list its xattrs"))? {
+        let value = get_xattr(&path, &name).map_err(Error::io("read an xattr of it"))?;
+        xattrs.push((name, value));
+    }
+    xattrs.sort_unstable();
+    Ok(xattrs)
+}
+
+fn list_xattrs(path: &str) -> Result<Vec<Vec<u8>>, Errno> {
+    let mut buffer = vec![0; 1024];
+    let length = loop {
+        match rustix::fs::listxattr(path, &mut buffer[..]) {
+            Ok(length) => break length,
+            // A file system without xattrs has none.
+            Err(Errno::NOTSUP) => return Ok(Vec::new()),
+            Err(Errno::RANGE) if buffer.len() < 1 << 20 => buffer.resize(buffer.len() * 8, 0),
+            Err(errno) => return Err(errno),
+        }
+    };
+    buffer.truncate(length);
+    let mut names = Vec::new();
+    let mut rest = &buffer[..];
+    while let Ok(name) = CStr::from_bytes_until_nul(rest) {
+        names.push(name.to_bytes().to_vec());
+        rest = &rest[name.to_bytes_with_nul().len()..];
+    }
+    Ok(names)
+}
+
+fn get_xattr(path: &str, name: &[u8]) -> Result<Vec<u8>, Errno> {
+    let mut buffer = vec![0; 256];
+    loop {
+        match rustix::fs::getxattr(path, name, &mut buffer[..]) {
+            Ok(length) => {
+                buffer.truncate(length);
+                return Ok(buffer);
+            }
+            // The kernel's limit of a value is 64 KiB.
+            Err(Errno::RANGE) if buffer.len() <= 1 << 16 => buffer.resize(buffer.len() * 300, 0),
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// Names in a directory, sorted.
+pub(crate) fn names_in(handle: &Handle) -> Result<Vec<Vec<u8>>, Error> {
+    let what = "list the directory";
+    let fd = handle.open(OFlags::RDONLY | OFlags::DIRECTORY).map_err(Error::io(what))?;
+    let mut names = Vec::new();
+    for entry in rustix::fs::Dir::new(fd).map_err(Error::io(what))? {
+        let entry = entry.map_err(Error::io(what))?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            names.push(name.to_vec());
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// All that is kept of an inode, as it is on disk.
+pub(crate) fn node_of(handle: &Handle) -> Result<Node, Error> {
+    let stat = &handle.stat;
+    let kind = kind_of(handle)?;
+    let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
+    let linked = kind != Kind::Directory && stat.stx_nlink > 1;
+    Ok(Node {
+        attributes: attributes_of(stat),
+        xattrs: xattrs_of(&handle.fd)?,
+        links: linked.then_some((0, device, stat.stx_ino)),
+        kind,
+    })
+}
+
+/// Opens a regular file and finds its data.
+pub(crate) fn content_of(handle: &Handle) -> Result<Content<'static>, Error> {
+    let fd = handle.open(OFlags::RDONLY | OFlags::NONBLOCK).map_err(Error::io("open it for reading"))?;
+    let data = sparse::data_ranges(&fd, handle.stat.stx_size).map_err(Error::io("find its holes"))?;
+    Ok(Content::File { file: File::from(fd), data })
+}
+
+impl FileTree for Directory {
+    type Handle = Handle;
+
+    fn root(&self) -> Result<Handle, Error> {
+        let fd = rustix::io::fcntl_dupfd_cloexec(&self.root, 3).map_err(Error::io("duplicate a descriptor"))?;
+        handle_of(fd)
+    }
+
+    fn names(&self, directory: &Handle) -> Result<Vec<Vec<u8>>, Error> {
+        names_in(directory)
+    }
+
+    fn child(&self, directory: &Handle, name: &[u8]) -> Result<Handle, Error> {
+        look(&directory.fd, name)
+    }
+
+    fn is_directory(&self, handle: &Handle) -> Result<bool, Error> {
+        Ok(handle.is_directory())
+    }
+
+    fn node(&self, handle: &Handle) -> Result<Node, Error> {
+        node_of(handle)
+    }
+
+    fn content(&self, handle: &Handle) -> Result<Content<'_>, Error> {
+        content_of(handle)
+    }
+}

@@ -1,0 +1,232 @@
+//! Makes the entries of a tree below a directory.
+//!
+//! Order within an entry: bytes, owner, xattrs, mode, time. A change of owner clears set-id bits and capabilities, a write
+//! clears capabilities and moves the time, an ACL changes the mode. Order within a directory: itself last, because its
+//! entries move its time, its ACL would be inherited, and its mode may forbid them.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+use dsec_erofs::{Attributes, Device};
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode, OFlags, ResolveFlags, Timespec, Timestamps, UTIME_OMIT, Uid, XattrFlags,
+};
+use rustix::io::Errno;
+
+use super::{Error, Owners, Stats, entry_error, is_device, is_privileged};
+use crate::Cancel;
+use crate::chunks::ChunkReader;
+use crate::monitor::Monitor;
+use crate::tree::directory::magic_link;
+use crate::tree::{FileTree, Identity, Kind, Node, PathError, show};
+use crate::view::{Handle, View};
+
+/// Fills a directory with what a view shows.
+pub(super) struct Writer<'a> {
+    view: &'a View<'a>,
+    chunks: &'a ChunkReader<'a>,
+    owners: Owners,
+    monitor: &'a dyn Monitor,
+    cancel: &'a Cancel,
+    /// First paths of inodes that may have several names.
+    linked: HashMap<Identity, Vec<u8>>,
+    stats: Stats,
+    path: Vec<u8>,
+}
+
+/// A directory that is being filled.
+struct Level {
+    handle: Handle,
+    node: Node,
+    fd: OwnedFd,
+    path_bytes: usize,
+    names: std::vec::IntoIter<Vec<u8>>,
+}
+
+impl<'a> Writer<'a> {
+    pub(super) fn new(
+        view: &'a View<'a>,
+        chunks: &'a ChunkReader<'a>,
+        owners: Owners,
+        monitor: &'a dyn Monitor,
+        cancel: &'a Cancel,
+    ) -> Self {
+        let (linked, stats, path) = (HashMap::new(), Stats::default(), Vec::new());
+        Self { view, chunks, owners, monitor, cancel, linked, stats, path }
+    }
+
+    pub(super) fn stats(&self) -> Stats {
+        self.stats
+    }
+
+    /// Makes everything below `root`, and gives `root` itself its attributes.
+    pub(super) fn run(&mut self, root: BorrowedFd<'_>) -> Result<(), Error> {
+        let handle = self.of_image(self.view.root())?;
+        let node = self.of_image(self.view.node(&handle))?;
+        let fd = rustix::io::fcntl_dupfd_cloexec(root, 3).map_err(entry_error("open", &self.path))?;
+        let mut levels = vec![self.enter(handle, node, fd)?];
+        while let Some(level) = levels.last_mut() {
+            self.cancel.check()?;
+            self.path.truncate(level.path_bytes);
+            let Some(name) = level.names.next() else {
+                self.finish(&level.fd, &level.node)?;
+                levels.pop();
+                continue;
+            };
+            if !self.path.is_empty() {
+                self.path.push(b'/');
+            }
+            self.path.extend_from_slice(&name);
+            let handle = self.of_image(self.view.child(&level.handle, &name))?;
+            let node = self.of_image(self.view.node(&handle))?;
+            if node.kind == Kind::Directory {
+                let fd = self.make_directory(&level.fd, &name)?;
+                levels.push(self.enter(handle, node, fd)?);
+            } else {
+                self.make(&levels[0].fd, &levels[levels.len() - 1].fd, &name, &handle, &node)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn of_image<T>(&self, result: Result<T, crate::tree::Error>) -> Result<T, Error> {
+        Ok(result.map_err(PathError::at(&self.path))?)
+    }
+
+    fn enter(&mut self, handle: Handle, node: Node, fd: OwnedFd) -> Result<Level, Error> {
+        self.stats.entries += 1;
+        let names = self.of_image(self.view.names(&handle))?.into_iter();
+        Ok(Level { handle, node, fd, path_bytes: self.path.len(), names })
+    }
+
+    fn make_directory(&self, parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Error> {
+        rustix::fs::mkdirat(parent, name, Mode::RWXU).map_err(entry_error("make", &self.path))?;
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::openat2(parent, name, flags, Mode::empty(), BENEATH).map_err(entry_error("open", &self.path))
+    }
+
+    /// Makes anything but a directory.
+    fn make(
+        &mut self,
+        root: &OwnedFd,
+        parent: &OwnedFd,
+        name: &[u8],
+        handle: &Handle,
+        node: &Node,
+    ) -> Result<(), Error> {
+        if is_device(&node.kind) && self.owners == Owners::Own {
+            return Ok(());
+        }
+        self.stats.entries += 1;
+        if let Some(identity) = node.links {
+            if let Some(first) = self.linked.get(&identity) {
+                return link(root, first, parent, name).map_err(entry_error("link", &self.path));
+            }
+            self.linked.insert(identity, self.path.clone());
+        }
+        match &node.kind {
+            Kind::Regular { bytes } => {
+                let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let fd = rustix::fs::openat2(parent, name, flags, Mode::RUSR | Mode::WUSR, BENEATH)
+                    .map_err(entry_error("make", &self.path))?;
+                let file = File::from(fd);
+                self.write(&file, handle, *bytes)?;
+                self.finish(&file, node)
+            }
+            Kind::Symlink(target) => {
+                rustix::fs::symlinkat(target.as_slice(), parent, name).map_err(entry_error("make", &self.path))?;
+                self.finish(&self.look(parent, name)?, node)
+            }
+            kind => {
+                let (file_type, device) = special(kind);
+                rustix::fs::mknodat(parent, name, file_type, Mode::RUSR | Mode::WUSR, device)
+                    .map_err(entry_error("make", &self.path))?;
+                self.finish(&self.look(parent, name)?, node)
+            }
+        }
+    }
+
+    fn look(&self, parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Error> {
+        // O_PATH of a symlink is the symlink; RESOLVE_NO_SYMLINKS would refuse it.
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        rustix::fs::openat2(parent, name, flags, Mode::empty(), ResolveFlags::BENEATH)
+            .map_err(entry_error("open", &self.path))
+    }
+
+    fn write(&mut self, file: &File, handle: &Handle, bytes: u64) -> Result<(), Error> {
+        let mut end = 0;
+        for piece in self.of_image(self.view.pieces(handle))? {
+            self.cancel.check()?;
+            let piece = self.of_image(piece)?;
+            let content = self.chunks.piece(&piece);
+            let content =
+                content.map_err(|source| Error::Content { path: show(&self.path), source: Box::new(source) })?;
+            file.write_all_at(&content, piece.file_offset).map_err(|source| Error::Entry {
+                what: "write",
+                path: show(&self.path),
+                source,
+            })?;
+            end = piece.file_end();
+            self.stats.bytes += u64::from(piece.bytes);
+            self.monitor.advance(u64::from(piece.bytes));
+        }
+        if end != bytes {
+            rustix::fs::ftruncate(file, bytes).map_err(entry_error("set the size of", &self.path))?;
+        }
+        Ok(())
+    }
+
+    /// Owner, xattrs, mode and time of what a descriptor refers to.
+    fn finish(&self, fd: impl AsFd, node: &Node) -> Result<(), Error> {
+        // By the descriptor's link in /proc, which works for what cannot be opened (symlinks, devices) too.
+        let path = magic_link(&fd);
+        let Attributes { mode, uid, gid, mtime } = node.attributes;
+        if self.owners == Owners::Same {
+            let ids = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+            rustix::fs::chown(path.as_str(), ids.0, ids.1).map_err(entry_error("set the owner of", &self.path))?;
+        }
+        for (name, value) in &node.xattrs {
+            if self.owners == Owners::Own && is_privileged(name) {
+                continue;
+            }
+            rustix::fs::setxattr(path.as_str(), name.as_slice(), value, XattrFlags::empty())
+                .map_err(entry_error("set an xattr of", &self.path))?;
+        }
+        if !matches!(node.kind, Kind::Symlink(_)) {
+            rustix::fs::chmod(path.as_str(), Mode::from_raw_mode(u32::from(mode)))
+                .map_err(entry_error("set the mode of", &self.path))?;
+        }
+        let times = Timestamps {
+            last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
+            last_modification: Timespec { tv_sec: mtime.secs, tv_nsec: mtime.nanos.into() },
+        };
+        rustix::fs::utimensat(rustix::fs::CWD, path.as_str(), &times, AtFlags::empty())
+            .map_err(entry_error("set the time of", &self.path))
+    }
+}
+
+/// Never above the directory, never through a symlink.
+const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
+
+fn special(kind: &Kind) -> (FileType, rustix::fs::Dev) {
+    let number = |device: &Device| rustix::fs::makedev(device.major, device.minor);
+    match kind {
+        Kind::CharDevice(device) => (FileType::CharacterDevice, number(device)),
+        Kind::BlockDevice(device) => (FileType::BlockDevice, number(device)),
+        Kind::Fifo => (FileType::Fifo, 0),
+        Kind::Directory | Kind::Regular { .. } | Kind::Symlink(_) | Kind::Socket => (FileType::Socket, 0),
+    }
+}
+
+/// Another name for what was made at path `first` below `root`.
+fn link(root: &OwnedFd, first: &[u8], parent: &OwnedFd, name: &[u8]) -> Result<(), Errno> {
+    let (above, last) = match first.iter().rposition(|byte| *byte == b'/') {
+        Some(slash) => (&first[..slash], &first[slash + 1..]),
+        None => (&b"."[..], first),
+    };
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let above = rustix::fs::openat2(root, above, flags, Mode::empty(), BENEATH)?;
+    rustix::fs::linkat(&above, last, parent, name, AtFlags::empty())
+}

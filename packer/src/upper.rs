@@ -1,0 +1,316 @@
+//! An overlay's upper directory as the changeset that it is: a [`FileTree`] of what a layer keeps of it.
+//!
+//! - A whiteout is a character device 0:0 without further properties, whichever of the two forms the kernel used.
+//! - An opaque directory has `trusted.overlay.opaque=y`, whichever of the two namespaces the mount used.
+//! - Overlay's notes to itself (`origin`, `impure`, `nlink`, `upper`, `uuid`, `protattr`) are left out; an attribute of
+//!   overlay's that is not known is refused.
+//! - A renamed directory (`redirect`) becomes an opaque one with everything that it shows; a file that only its
+//!   metadata was copied up of (`metacopy`) gets its data from the layers below. Nothing of either is passed on.
+//! - Ids are those inside the sandbox; so are those in ACLs and in file capabilities. An id outside the sandbox's range
+//!   is refused.
+//!
+//! The layers below are looked at only where a redirect or a metacopy asks for it, so the cost is that of the upper
+//! directory (and of the directories that were renamed).
+
+mod ids;
+mod xattrs;
+
+use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
+
+use dsec_format::LayerDigest;
+use dsec_store::Source;
+use rustix::io::Errno;
+
+use crate::chunks::{Bytes, ChunkReader};
+use crate::tree::directory::{self, content_of, look, names_in, node_of};
+use crate::tree::{Content, Directory, Error as TreeError, FileTree, Kind, Node, Xattrs};
+use crate::view::{self, Layers, Piece, View};
+
+pub use ids::IdRange;
+use xattrs::Marks;
+
+/// Why an upper directory cannot be kept. The caller adds the path.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// An id that the sandbox does not have.
+    #[error("id {id} is outside the sandbox's range of {count} ids from {first}")]
+    Id {
+        /// The id on this node.
+        id: u32,
+        /// First id of the range.
+        first: u32,
+        /// Ids in the range.
+        count: u32,
+    },
+    /// An attribute of overlay's with a meaning that is not known here.
+    #[error("overlay attribute {name:?} is not known")]
+    Attribute {
+        /// Its full name.
+        name: String,
+    },
+    /// An xattr with ids in it that cannot be read.
+    #[error("{name:?} is malformed")]
+    Malformed {
+        /// Its full name.
+        name: String,
+    },
+    /// What a redirect or a metacopy refers to is not there.
+    #[error("its lower counterpart {lower} is not in the layers below, or is of another kind or size")]
+    Lower {
+        /// Path in the layers below.
+        lower: String,
+    },
+}
+
+/// The layers below an upper directory, read when first asked for.
+pub struct Lowers<'a> {
+    source: &'a dyn Source,
+    digests: Vec<LayerDigest>,
+    layers: OnceLock<Layers>,
+    chunks: ChunkReader<'a>,
+}
+
+impl<'a> Lowers<'a> {
+    /// Layers of a store, the base first.
+    #[must_use]
+    pub fn new(source: &'a dyn Source, digests: Vec<LayerDigest>) -> Self {
+        let chunks = ChunkReader::new(source, digests.iter().copied());
+        Self { source, digests, layers: OnceLock::new(), chunks }
+    }
+
+    fn view(&self) -> Result<View<'_>, TreeError> {
+        let layers = match self.layers.get() {
+            Some(layers) => layers,
+            None => {
+                let layers = Layers::load(self.source, self.digests.iter().copied())?;
+                self.layers.get_or_init(|| layers)
+            }
+        };
+        View::merged(layers)
+    }
+}
+
+/// See the [module](self).
+pub struct Upper<'a> {
+    directory: Directory,
+    ids: IdRange,
+    lowers: &'a Lowers<'a>,
+}
+
+/// An inode of an upper directory, or of a lower one that a redirect brings in.
+pub struct Handle {
+    place: Place,
+    /// Whether the kernel takes empty files with `overlay.whiteout` for whiteouts here.
+    xattr_whiteouts: bool,
+    /// Whether it is in a directory that shows its lower counterpart at another path: then whatever of that is seen
+    /// belongs to the changeset.
+    moved: bool,
+    is_root: bool,
+}
+
+enum Place {
+    /// In the upper directory.
+    Upper {
+        handle: Box<directory::Handle>,
+        /// Path of what it covers in the layers below; `None` when it covers nothing.
+        lower: Option<Vec<u8>>,
+        /// Its xattrs, as far as overlay is concerned.
+        marks: Marks,
+    },
+    /// Only in the layers below.
+    Lower(view::Handle),
+}
+
+impl<'a> Upper<'a> {
+    /// The upper directory at a descriptor, over `lowers`, with ids in `ids`.
+    #[must_use]
+    pub fn new(directory: OwnedFd, ids: IdRange, lowers: &'a Lowers<'a>) -> Self {
+        Self { directory: Directory::from_fd(directory), ids, lowers }
+    }
+
+    /// Bytes of a file that the layers below have.
+    pub(crate) fn lower_bytes(&self, piece: &Piece) -> Result<Bytes, TreeError> {
+        Ok(self.lowers.chunks.piece(piece)?)
+    }
+
+    /// Makes the handle of what is at `name` in the upper directory `parent`.
+    fn upper_child(&self, parent: &Handle, name: &[u8], handle: directory::Handle) -> Result<Handle, TreeError> {
+        let marks = Marks::of(&handle)?;
+        let below = match &parent.place {
+            Place::Upper { lower, .. } => lower.as_deref(),
+            Place::Lower(_) => None,
+        };
+        let follows = handle.is_directory() || marks.metacopy;
+        let lower = match &marks.redirect {
+            _ if marks.opaque || !follows => None,
+            Some(target) => Some(redirected(below, target)?),
+            None => below.map(|below| join(below, name)),
+        };
+        let moved = parent.moved || (handle.is_directory() && marks.redirect.is_some());
+        let xattr_whiteouts = marks.xattr_whiteouts;
+        let place = Place::Upper { handle: Box::new(handle), lower, marks };
+        Ok(Handle { place, xattr_whiteouts, moved, is_root: false })
+    }
+
+    /// What is below a handle, when that is to be seen through it.
+    fn seen_below(&self, handle: &Handle) -> Result<Option<view::Handle>, TreeError> {
+        match &handle.place {
+            Place::Upper { lower: Some(lower), .. } if handle.moved => {
+                let below = self.lowers.view()?;
+                let Some(found) = below.lookup(lower)? else { return Ok(None) };
+                Ok(below.is_directory(&found)?.then_some(found))
+            }
+            Place::Upper { .. } => Ok(None),
+            Place::Lower(handle) => Ok(Some(handle.clone())),
+        }
+    }
+
+    fn is_whiteout(&self, handle: &Handle, parent: &Handle) -> Result<bool, TreeError> {
+        let Place::Upper { handle, marks, .. } = &handle.place else { return Ok(false) };
+        let stat = handle.stat();
+        let device = stat.stx_mode & 0o170_000 == 0o020_000 && (stat.stx_rdev_major, stat.stx_rdev_minor) == (0, 0);
+        let file = parent.xattr_whiteouts && marks.whiteout && stat.stx_mode & 0o170_000 == 0o100_000;
+        Ok(device || (file && stat.stx_size == 0))
+    }
+
+    /// What has the data of a file that only its metadata was copied up of.
+    fn data_below(&self, handle: &Handle) -> Result<Option<view::Handle>, TreeError> {
+        let Place::Upper { handle, lower, marks } = &handle.place else { return Ok(None) };
+        if !marks.metacopy || handle.is_directory() {
+            return Ok(None);
+        }
+        let missing = |lower: &[u8]| Error::Lower { lower: crate::tree::show(lower) };
+        let lower = lower.as_deref().ok_or_else(|| missing(b""))?;
+        let view = self.lowers.view()?;
+        let found = view.lookup(lower)?.ok_or_else(|| missing(lower))?;
+        match view.node(&found)?.kind {
+            Kind::Regular { bytes } if bytes == handle.stat().stx_size => Ok(Some(found)),
+            _ => Err(missing(lower).into()),
+        }
+    }
+}
+
+/// Where a redirect leads: an absolute path, or a name beside the lower counterpart of the parent.
+fn redirected(parent: Option<&[u8]>, target: &[u8]) -> Result<Vec<u8>, Error> {
+    let malformed = || Error::Malformed { name: "overlay.redirect".to_owned() };
+    let lower = match target.strip_prefix(b"/") {
+        Some(absolute) => absolute.to_vec(),
+        None if target.contains(&b'/') => return Err(malformed()),
+        None => join(parent.ok_or_else(malformed)?, target),
+    };
+    let sound = lower.split(|byte| *byte == b'/').all(|name| !matches!(name, b"" | b"." | b".."));
+    if sound { Ok(lower) } else { Err(malformed()) }
+}
+
+fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    if directory.is_empty() { name.to_vec() } else { [directory, b"/", name].concat() }
+}
+
+/// A whiteout keeps nothing but that it is one.
+fn whiteout() -> Node {
+    Node { attributes: dsec_erofs::Attributes::default(), kind: Kind::WHITEOUT, xattrs: Xattrs::new(), links: None }
+}
+
+impl FileTree for Upper<'_> {
+    type Handle = Handle;
+
+    fn root(&self) -> Result<Handle, TreeError> {
+        let handle = self.directory.root()?;
+        let marks = Marks::of(&handle)?;
+        let xattr_whiteouts = marks.xattr_whiteouts;
+        let place = Place::Upper { handle: Box::new(handle), lower: Some(Vec::new()), marks };
+        Ok(Handle { place, xattr_whiteouts, moved: false, is_root: true })
+    }
+
+    fn names(&self, directory: &Handle) -> Result<Vec<Vec<u8>>, TreeError> {
+        let mut names = match &directory.place {
+            Place::Upper { handle, .. } => names_in(handle)?,
+            Place::Lower(_) => Vec::new(),
+        };
+        if !directory.moved {
+            return Ok(names);
+        }
+        // The directory is opaque in the layer: what is seen through it comes along, and whiteouts have done their work.
+        let mut failed = None;
+        names.retain(|name| match self.child(directory, name).and_then(|child| self.is_whiteout(&child, directory)) {
+            Ok(whiteout) => !whiteout,
+            Err(error) => failed.replace(error).is_some(),
+        });
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        if let Some(below) = self.seen_below(directory)? {
+            for name in self.lowers.view()?.names(&below)? {
+                if self.child_of_upper(directory, &name)?.is_none() {
+                    names.push(name);
+                }
+            }
+        }
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+
+    fn child(&self, directory: &Handle, name: &[u8]) -> Result<Handle, TreeError> {
+        if let Some(handle) = self.child_of_upper(directory, name)? {
+            let mut child = self.upper_child(directory, name, handle)?;
+            if self.is_whiteout(&child, directory)?
+                && let Place::Upper { marks, .. } = &mut child.place
+            {
+                marks.is_whiteout = true;
+            }
+            return Ok(child);
+        }
+        let missing = || TreeError::io("find it")(Errno::NOENT);
+        let below = self.seen_below(directory)?.ok_or_else(missing)?;
+        let place = Place::Lower(self.lowers.view()?.child(&below, name)?);
+        Ok(Handle { place, xattr_whiteouts: false, moved: true, is_root: false })
+    }
+
+    fn is_directory(&self, handle: &Handle) -> Result<bool, TreeError> {
+        match &handle.place {
+            Place::Upper { handle, .. } => Ok(handle.is_directory()),
+            Place::Lower(handle) => self.lowers.view()?.is_directory(handle),
+        }
+    }
+
+    fn node(&self, handle: &Handle) -> Result<Node, TreeError> {
+        let (inner, marks) = match &handle.place {
+            Place::Upper { handle, marks, .. } => (handle, marks),
+            Place::Lower(handle) => return self.lowers.view()?.node(handle),
+        };
+        if marks.is_whiteout {
+            return Ok(whiteout());
+        }
+        let mut node = node_of(inner)?;
+        node.attributes.uid = self.ids.inside(node.attributes.uid)?;
+        node.attributes.gid = self.ids.inside(node.attributes.gid)?;
+        let redirected = inner.is_directory() && marks.redirect.is_some();
+        let opaque = inner.is_directory() && !handle.is_root && (marks.opaque || redirected);
+        node.xattrs = xattrs::kept(node.xattrs, opaque, self.ids)?;
+        Ok(node)
+    }
+
+    fn content(&self, handle: &Handle) -> Result<Content<'_>, TreeError> {
+        let below = match &handle.place {
+            Place::Upper { handle: inner, .. } => match self.data_below(handle)? {
+                Some(below) => below,
+                None => return content_of(inner),
+            },
+            Place::Lower(handle) => handle.clone(),
+        };
+        Ok(Content::Stored(self.lowers.view()?.pieces(&below)?))
+    }
+}
+
+impl Upper<'_> {
+    fn child_of_upper(&self, directory: &Handle, name: &[u8]) -> Result<Option<directory::Handle>, TreeError> {
+        let Place::Upper { handle, .. } = &directory.place else { return Ok(None) };
+        match look(handle, name) {
+            Ok(handle) => Ok(Some(handle)),
+            Err(TreeError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! An image to read: the union of its layers, or one layer as it is.
+//!
+//! [`View::merged`] answers as Linux's overlay file system does over the same layers: the topmost layer that has a name
+//! decides; directories of one path are merged down to an opaque one or to something that is no directory; whiteouts
+//! (character device 0:0) hide what is below and are not seen; xattrs of overlay's own are not seen either.
+//! [`View::changeset`] shows one layer as it is stored, whiteouts and all.
+//!
+//! A handle is the places of an inode in the layers; nothing is kept per inode. `user.overlay.*` counts as
+//! `trusted.overlay.*` does, whichever of the two a mount would look at.
+
+mod layers;
+mod pieces;
+
+pub use layers::Layers;
+pub use pieces::{Piece, Pieces};
+
+use dsec_erofs::{FileType, Nid};
+
+use crate::tree::{Content, Error, FileTree, Node, Xattrs};
+use layers::LayerView;
+
+/// Prefixes of overlay's own xattrs, by namespace.
+pub(crate) const OVERLAY_PREFIXES: [&[u8]; 2] = [b"trusted.overlay.", b"user.overlay."];
+/// What follows the prefix of an xattr that overlay shows with one `overlay.` less.
+pub(crate) const ESCAPED: &[u8] = b"overlay.";
+/// What follows the prefix of the xattr that makes a directory opaque.
+pub(crate) const OPAQUE: &[u8] = b"opaque";
+
+/// One layer's part of an inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Place {
+    /// Index in `View::layers`, the topmost layer being 0.
+    layer: usize,
+    nid: Nid,
+}
+
+/// An inode of a view.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Handle {
+    /// What decides its attributes.
+    top: Place,
+    /// The directories below it that are merged into it.
+    below: Vec<Place>,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct View<'a> {
+    layers: Vec<LayerView<'a>>,
+    /// Whether whiteouts, opaque directories and overlay's xattrs are interpreted.
+    merged: bool,
+}
+
+/// What one layer has at a name.
+enum Found {
+    Nothing,
+    Whiteout,
+    Directory { place: Place, opaque: bool },
+    Other(Place),
+}
+
+impl<'a> View<'a> {
+    /// What a mount of all layers shows.
+    ///
+    /// # Errors
+    /// A layer is malformed.
+    pub fn merged(layers: &'a Layers) -> Result<Self, Error> {
+        Ok(Self { layers: layers.open()?, merged: true })
+    }
+
+    /// The topmost layer alone, as it is stored.
+    ///
+    /// # Errors
+    /// The layer is malformed.
+    pub fn changeset(layers: &'a Layers) -> Result<Self, Error> {
+        let mut opened = layers.open()?;
+        opened.truncate(1);
+        Ok(Self { layers: opened, merged: false })
+    }
+
+    /// What is at a path of names with slashes between them, seen from the root; no symlink is followed.
+    ///
+    /// # Errors
+    /// A layer is malformed.
+    pub fn lookup(&self, path: &[u8]) -> Result<Option<Handle>, Error> {
+        let mut handle = self.root()?;
+        for name in path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()) {
+            match self.find(&handle, name)? {
+                Some(child) => handle = child,
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(handle))
+    }
+
+    /// What a name in a directory is. `None` too for anything but a directory.
+    ///
+    /// # Errors
+    /// A layer is malformed.
+    pub fn find(&self, directory: &Handle, name: &[u8]) -> Result<Option<Handle>, Error> {
+        let mut handle: Option<Handle> = None;
+        for place in directory.places() {
+            match (self.find_in(place, name)?, &mut handle) {
+                (Found::Nothing, _) => {}
+                (Found::Whiteout, _) => break,
+                (Found::Other(place), None) => return Ok(Some(Handle { top: place, below: Vec::new() })),
+                (Found::Other(_), Some(_)) => break,
+                (Found::Directory { place, opaque }, found) => {
+                    match found {
+                        Some(handle) => handle.below.push(place),
+                        None => *found = Some(Handle { top: place, below: Vec::new() }),
+                    }
+                    if opaque {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(handle)
+    }
+
+    /// The chunks of a regular file.
+    ///
+    /// # Errors
+    /// The layer is malformed.
+    pub fn pieces(&self, handle: &Handle) -> Result<Pieces<'a>, Error> {
+        let layer = &self.layers[handle.top.layer];
+        Ok(Pieces::new(self.layer_index(handle.top), layer.digest, layer.map, layer.segments(handle.top.nid)?))
+    }
+
+    fn find_in(&self, directory: Place, name: &[u8]) -> Result<Found, Error> {
+        let layer = &self.layers[directory.layer];
+        let Some(nid) = layer.lookup(directory.nid, name)? else { return Ok(Found::Nothing) };
+        let place = Place { layer: directory.layer, nid };
+        Ok(match layer.file_type(nid)? {
+            FileType::Directory => Found::Directory { place, opaque: self.merged && layer.is_opaque(nid)? },
+            FileType::CharDevice if self.merged && layer.is_whiteout(nid)? => Found::Whiteout,
+            _ => Found::Other(place),
+        })
+    }
+
+    /// Names that any of the directories of a handle has, sorted, each once.
+    fn all_names(&self, directory: &Handle) -> Result<Vec<Vec<u8>>, Error> {
+        let mut names = Vec::new();
+        for place in directory.places() {
+            self.layers[place.layer].for_each_name(place.nid, |name| names.push(name.to_vec()))?;
+        }
+        names.sort_unstable();
+        names.dedup();
+        Ok(names)
+    }
+
+    fn layer_index(&self, place: Place) -> usize {
+        self.layers.len() - 1 - place.layer
+    }
+
+    /// Whether the image has the layer's directory at a handle opaque: for explaining and for tests.
+    ///
+    /// # Errors
+    /// The layer is malformed.
+    pub fn is_opaque(&self, handle: &Handle) -> Result<bool, Error> {
+        self.layers[handle.top.layer].is_opaque(handle.top.nid)
+    }
+}
+
+impl Handle {
+    fn places(&self) -> impl Iterator<Item = Place> {
+        std::iter::once(self.top).chain(self.below.iter().copied())
+    }
+}
+
+/// The xattrs that overlay shows of those that a layer has.
+fn shown_by_overlay(xattrs: Xattrs) -> Xattrs {
+    let mut shown: Xattrs = xattrs.into_iter().filter_map(|(name, value)| Some((shown_name(name)?, value))).collect();
+    shown.sort_unstable();
+    shown
+}
+
+fn shown_name(name: Vec<u8>) -> Option<Vec<u8>> {
+    let own = OVERLAY_PREFIXES.iter().find_map(|prefix| Some((prefix, name.strip_prefix(*prefix)?)));
+    let Some((prefix, rest)) = own else { return Some(name) };
+    rest.strip_prefix(ESCAPED).map(|inner| [prefix, inner].concat())
+}
+
+impl FileTree for View<'_> {
+    type Handle = Handle;
+
+    fn root(&self) -> Result<Handle, Error> {
+        // Overlay merges the roots of all layers, opaque or not.
+        let place = |(layer, view): (usize, &LayerView<'_>)| Place { layer, nid: view.root() };
+        let mut places = self.layers.iter().enumerate().map(place);
+        let top = places.next().ok_or_else(|| Error::io("find the root of no layers")(rustix::io::Errno::NOENT))?;
+        Ok(Handle { top, below: places.collect() })
+    }
+
+    fn names(&self, directory: &Handle) -> Result<Vec<Vec<u8>>, Error> {
+        let mut names = self.all_names(directory)?;
+        if self.merged {
+            let mut failed = None;
+            names.retain(|name| match self.find(directory, name) {
+                Ok(found) => found.is_some(),
+                Err(error) => failed.replace(error).is_some(),
+            });
+            if let Some(error) = failed {
+                return Err(error);
+            }
+        }
+        Ok(names)
+    }
+
+    fn child(&self, directory: &Handle, name: &[u8]) -> Result<Handle, Error> {
+        self.find(directory, name)?.ok_or_else(|| Error::io("find it")(rustix::io::Errno::NOENT))
+    }
+
+    fn is_directory(&self, handle: &Handle) -> Result<bool, Error> {
+        Ok(self.layers[handle.top.layer].file_type(handle.top.nid)? == FileType::Directory)
+    }
+
+    fn node(&self, handle: &Handle) -> Result<Node, Error> {
+        let place = handle.top;
+        let mut node = self.layers[place.layer].node(place.nid)?;
+        if self.merged {
+            node.xattrs = shown_by_overlay(node.xattrs);
+        }
+        node.links = node.links.map(|_| (1, self.layer_index(place) as u64, place.nid.0));
+        Ok(node)
+    }
+
+    fn content(&self, handle: &Handle) -> Result<Content<'_>, Error> {
+        self.pieces(handle).map(Content::Stored)
+    }
+}

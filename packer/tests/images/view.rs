@@ -1,0 +1,111 @@
+//! A view of layers shows what an overlay mount of the same directories shows.
+
+use std::path::Path;
+
+use dsec_pack::tree::{Directory, FileTree};
+use dsec_pack::view::{Layers, View};
+
+use crate::support::{Lab, need_root, run, sh};
+
+/// Layers with everything that overlay interprets.
+fn layers(lab: &Lab) -> [std::path::PathBuf; 3] {
+    let layers = [lab.directory("base"), lab.directory("middle"), lab.directory("top")];
+    sh(
+        &layers[0],
+        "mkdir -p kept merged/deep opaque/gone hidden/below file-over-dir dir-over-file.d; echo base >kept/file;
+         echo base >merged/both; echo base >merged/base; echo base >merged/deep/base; echo base >opaque/gone/file;
+         echo base >hidden/below/file; echo base >file-over-dir/file; echo base >dir-over-file; ln kept/file kept/second;
+         echo base >gone; echo base >comes-back; truncate -s 100000 sparse; echo x | dd of=sparse seek=10 status=none
+         conv=notrunc; ln -s kept/file link",
+    );
+    sh(
+        &layers[1],
+        "mkdir -p merged/deep opaque; echo middle >merged/both; echo middle >merged/middle; echo middle >merged/deep/middle;
+         echo middle >file-over-dir; rm -f dir-over-file; mkdir dir-over-file; echo middle >dir-over-file/file;
+         mknod gone c 0 0; mknod hidden c 0 0; mknod comes-back c 0 0; echo middle >opaque/new; chmod 700 merged",
+    );
+    sh(
+        &layers[2],
+        "mkdir -p merged hidden; echo top >merged/top; echo top >comes-back; mknod merged/base c 0 0;
+         echo top >hidden/new; mknod kept-away c 0 0; mkdir -p file-over-dir; echo top >file-over-dir/new",
+    );
+    let set = |path: &Path, name: &str, value: &[u8]| {
+        rustix::fs::setxattr(path, name, value, rustix::fs::XattrFlags::empty()).unwrap();
+    };
+    set(&layers[1].join("opaque"), "trusted.overlay.opaque", b"y");
+    set(&layers[2].join("merged"), "trusted.overlay.origin", b"some");
+    set(&layers[2].join("merged"), "trusted.overlay.overlay.opaque", b"y");
+    set(&layers[2].join("merged"), "user.kept", b"");
+    layers
+}
+
+struct Mounted(std::path::PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        run("umount", &[self.0.to_str().unwrap()]);
+    }
+}
+
+#[test]
+fn privileged_a_view_is_what_overlay_shows() {
+    need_root();
+    let lab = Lab::new();
+    let layers = layers(&lab);
+    let image = lab.image(&layers.each_ref().map(|path| path.as_path()));
+    let point = lab.directory("mount");
+    let lower: Vec<&str> = layers.iter().rev().map(|path| path.to_str().unwrap()).collect();
+    let options = format!("lowerdir={},redirect_dir=nofollow", lower.join(":"));
+    run("mount", &["-t", "overlay", "overlay", "-o", &options, point.to_str().unwrap()]);
+    let mounted = Mounted(point);
+    assert_eq!(lab.differences(&image, &mounted.0), Vec::<String>::new());
+
+    // The comparison looked at something: a whiteout less, and it says so.
+    let other = lab.image(&[&layers[0], &layers[1]]);
+    let found = lab.differences(&other, &mounted.0);
+    for line in ["extra /merged/top", "missing /merged/base", "extra /hidden", "extra /comes-back"] {
+        assert!(found.iter().any(|found| found == line), "{line} is not in {found:?}");
+    }
+}
+
+#[test]
+fn privileged_a_changeset_shows_a_layer_as_it_is() {
+    need_root();
+    let lab = Lab::new();
+    let layers = layers(&lab);
+    let image = lab.image(&layers.each_ref().map(|path| path.as_path()));
+    let loaded = Layers::load(&lab.store, image.layers.iter().map(|layer| layer.digest)).unwrap();
+    let changeset = View::changeset(&loaded).unwrap();
+    let names = |view: &View<'_>| view.names(&view.root().unwrap()).unwrap();
+    let text = |names: Vec<Vec<u8>>| names.into_iter().map(|name| String::from_utf8(name).unwrap()).collect::<Vec<_>>();
+    assert_eq!(text(names(&changeset)), ["comes-back", "file-over-dir", "hidden", "kept-away", "merged"]);
+    let directory = Directory::open(&layers[2]).unwrap();
+    let child = |name: &[u8]| {
+        let ours = changeset.child(&changeset.root().unwrap(), name).unwrap();
+        let theirs = directory.child(&directory.root().unwrap(), name).unwrap();
+        assert_eq!(changeset.node(&ours).unwrap(), directory.node(&theirs).unwrap());
+    };
+    for name in [&b"kept-away"[..], b"merged", b"hidden", b"comes-back"] {
+        child(name);
+    }
+
+    let merged = View::merged(&loaded).unwrap();
+    let shown = [
+        "comes-back",
+        "dir-over-file",
+        "dir-over-file.d",
+        "file-over-dir",
+        "hidden",
+        "kept",
+        "link",
+        "merged",
+        "opaque",
+        "sparse",
+    ];
+    assert_eq!(text(names(&merged)), shown);
+    let at = |path: &str| merged.lookup(path.as_bytes()).unwrap();
+    assert!(at("opaque/gone").is_none() && at("opaque/new").is_some());
+    assert!(at("hidden/below").is_none() && at("hidden/new").is_some());
+    assert!(at("file-over-dir/file").is_none() && at("file-over-dir/new").is_some());
+    assert!(at("kept/file/below").is_none() && at("").is_some() && at("/kept//file").is_some());
+}
