@@ -68,10 +68,11 @@ pub enum ErrorKind {
 }
 
 /// How layers are served.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Road {
     /// EROFS mounted by the kernel, its data device a file of the daemon.
+    #[default]
     Erofs,
     /// The whole tree served through FUSE.
     Fuse,
@@ -108,6 +109,10 @@ pub struct Status {
     pub pid: u32,
     /// Seconds since it started.
     pub uptime_secs: u64,
+    /// How it serves layers.
+    pub road: Road,
+    /// Why it took that road.
+    pub road_reason: String,
     /// The cache.
     pub cache: CacheStatus,
     /// Fetching.

@@ -1,0 +1,354 @@
+//! The chunk cache of a node: verified chunks in memory, plain chunks in segment files on a local disk.
+//!
+//! Invariants:
+//! - A chunk is handed out only after its bytes were hashed: on arrival by whoever fetched it, and again whenever it
+//!   comes back from the disk. A chunk that fails is dropped and reads as absent; so a torn write, a power cut and a
+//!   flipped bit all end in a new fetch, and nothing here needs fsync.
+//! - The directory has a version and a lock: a second daemon gets one clear error.
+//! - A disk that refuses writes (full, failing, read-only) costs the cache, never a read: [`Cache::insert`] has no error,
+//!   it counts.
+//! - The segments stay within the budget: room is made before a batch is written. The oldest segment goes first;
+//!   chunks of it that were used since they were written move on to the newest (a clock, by segments).
+//!
+//! Chunks are stored plain: a chunk out of the cache costs one read and one hash. Segments are read and written with
+//! O_DIRECT where the file system takes it, so the page cache holds what the kernel's own file system reads, once.
+//!
+//! Not here: where chunks come from.
+
+mod aligned;
+mod directory;
+mod index;
+mod memory;
+mod segment;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use dsec_format::ChunkDigest;
+use dsec_format::protocol::mountd::CacheStatus;
+
+pub use self::directory::{Directory, Error};
+use self::index::Index;
+use self::memory::Memory;
+use self::segment::Segment;
+
+/// Budgets below this are refused: they could not hold a few segments.
+pub const MIN_BUDGET_BYTES: u64 = 16 << 20;
+/// Largest segment file.
+const MAX_SEGMENT_BYTES: u64 = 64 << 20;
+/// A full cache is emptied down to this share of the budget, in per cent.
+const LOW_WATERMARK_PERCENT: u64 = 95;
+/// At most this share of an evicted segment, in per cent, moves on because it was used.
+const RESCUE_PERCENT: u64 = 25;
+/// After the disk refused a write, how long no other is tried.
+const DISK_REST: Duration = Duration::from_secs(2);
+/// A read that goes on where the last one of the same segment ended brings this much.
+const READ_AHEAD_BYTES: u32 = 512 << 10;
+/// How far from the end of the last read one may start and still go on from it.
+const READ_AHEAD_GAP_BYTES: u32 = 64 << 10;
+/// Loads of one chunk by several readers at once are made one after the other, by stripes of the digest.
+const LOAD_STRIPES: usize = 64;
+
+/// How a cache is made.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    /// Bytes that the segments may use on the disk.
+    pub budget_bytes: u64,
+    /// Bytes of chunks kept in memory.
+    pub memory_bytes: usize,
+}
+
+/// See the [module](self).
+#[derive(Debug)]
+pub struct Cache {
+    directory: Directory,
+    budget_bytes: u64,
+    segment_bytes: u64,
+    index: Index,
+    memory: Memory,
+    /// By number, so the oldest first. Changed only by who holds the writer.
+    segments: RwLock<BTreeMap<u32, Arc<Segment>>>,
+    writer: Mutex<Writer>,
+    loading: Vec<Mutex<()>>,
+    used_bytes: AtomicU64,
+    counters: Counters,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    hits: AtomicU64,
+    misses: AtomicU64,
+    evictions: AtomicU64,
+    damaged: AtomicU64,
+    bypassed: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Writer {
+    active: Option<Arc<Segment>>,
+    next_number: u32,
+    resting_until: Option<Instant>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What the locks here guard is consistent between any two statements, so a panic elsewhere spoils nothing.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn add(counter: &AtomicU64, value: u64) {
+    counter.fetch_add(value, Ordering::Relaxed);
+}
+
+impl Cache {
+    /// Opens the cache in a directory, which is made if it is missing, and reads the tables of its segments.
+    ///
+    /// # Errors
+    /// The directory is something else, of another version, locked by another process, or cannot be used.
+    pub fn open(path: &Path, options: Options) -> Result<Self, Error> {
+        if options.budget_bytes < MIN_BUDGET_BYTES {
+            return Err(Error::Budget { budget_bytes: options.budget_bytes });
+        }
+        let directory = Directory::open(path)?;
+        let index = Index::new();
+        let mut segments = BTreeMap::new();
+        let mut used_bytes = 0;
+        for number in directory.segment_numbers()? {
+            match Segment::load(&directory, number, &index) {
+                Ok(segment) => {
+                    used_bytes += segment.disk_bytes();
+                    segments.insert(number, Arc::new(segment));
+                }
+                Err(error) => {
+                    tracing::warn!(segment = number, %error, "dropped an unreadable cache segment");
+                    segment::remove_files(&directory, number).map_err(Error::Io)?;
+                }
+            }
+        }
+        let next_number = segments.keys().next_back().map_or(0, |last| last.wrapping_add(1));
+        let cache = Self {
+            directory,
+            budget_bytes: options.budget_bytes,
+            segment_bytes: (options.budget_bytes / 16).clamp(MIN_BUDGET_BYTES / 16, MAX_SEGMENT_BYTES),
+            index,
+            memory: Memory::new(options.memory_bytes),
+            segments: RwLock::new(segments),
+            writer: Mutex::new(Writer { active: None, next_number, resting_until: None }),
+            loading: (0..LOAD_STRIPES).map(|_| Mutex::new(())).collect(),
+            used_bytes: AtomicU64::new(used_bytes),
+            counters: Counters::default(),
+        };
+        // The budget may be smaller than when the cache was last used.
+        cache.make_room(&mut lock(&cache.writer), 0);
+        Ok(cache)
+    }
+
+    /// The directory, for what else lives in it.
+    pub fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
+    /// The chunk of a digest, from memory or from the disk, its bytes checked.
+    pub fn get(&self, digest: &ChunkDigest) -> Option<Arc<[u8]>> {
+        let found = self.memory.get(digest).or_else(|| self.load(digest));
+        add(if found.is_some() { &self.counters.hits } else { &self.counters.misses }, 1);
+        found
+    }
+
+    /// Whether the chunk is believed to be there. It may still turn out damaged when it is read.
+    pub fn contains(&self, digest: &ChunkDigest) -> bool {
+        self.index.contains(digest) || self.memory.contains(digest)
+    }
+
+    /// Whether the chunk is on the local disk.
+    pub fn is_on_disk(&self, digest: &ChunkDigest) -> bool {
+        self.index.contains(digest)
+    }
+
+    /// Keeps a chunk in memory. Its bytes have been checked.
+    pub fn remember(&self, digest: &ChunkDigest, bytes: &Arc<[u8]>) {
+        self.memory.insert(*digest, Arc::clone(bytes), true);
+    }
+
+    /// Writes chunks, whose bytes have been checked, to the disk: those that it lacks, in one piece, so that what was
+    /// fetched together lies together. What goes wrong is counted and logged.
+    pub fn insert(&self, chunks: &[(ChunkDigest, Arc<[u8]>)]) {
+        let mut batch: Vec<&(ChunkDigest, Arc<[u8]>)> = Vec::with_capacity(chunks.len());
+        let mut batch_bytes = 0;
+        for chunk in chunks.iter().filter(|(digest, _)| !self.index.contains(digest)) {
+            if batch_bytes + chunk.1.len() as u64 > self.segment_bytes {
+                self.insert_batch(&batch);
+                batch.clear();
+                batch_bytes = 0;
+            }
+            batch_bytes += chunk.1.len() as u64;
+            batch.push(chunk);
+        }
+        self.insert_batch(&batch);
+    }
+
+    /// The figures of the cache.
+    pub fn status(&self) -> CacheStatus {
+        let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        CacheStatus {
+            budget_bytes: self.budget_bytes,
+            used_bytes: value(&self.used_bytes),
+            chunks: self.index.len(),
+            hits: value(&self.counters.hits),
+            misses: value(&self.counters.misses),
+            evictions: value(&self.counters.evictions),
+            damaged: value(&self.counters.damaged),
+            bypassed: value(&self.counters.bypassed),
+        }
+    }
+
+    fn insert_batch(&self, batch: &[&(ChunkDigest, Arc<[u8]>)]) {
+        if batch.is_empty() {
+            return;
+        }
+        if let Err(error) = self.append(batch) {
+            add(&self.counters.bypassed, 1);
+            let mut writer = lock(&self.writer);
+            writer.active = None;
+            if writer.resting_until.replace(Instant::now() + DISK_REST).is_none_or(|until| until < Instant::now()) {
+                tracing::error!(%error, "the cache disk refuses writes; reads go on without it");
+            }
+        }
+    }
+
+    fn append(&self, batch: &[&(ChunkDigest, Arc<[u8]>)]) -> std::io::Result<()> {
+        let need_bytes = segment::batch_bytes(batch);
+        let (segment, offset) = {
+            let mut writer = lock(&self.writer);
+            if writer.resting_until.is_some_and(|until| Instant::now() < until) {
+                return Err(std::io::Error::from(rustix::io::Errno::NOSPC));
+            }
+            if !self.make_room(&mut writer, need_bytes) {
+                return Err(std::io::Error::from(rustix::io::Errno::NOSPC));
+            }
+            self.reserve(&mut writer, need_bytes)?
+        };
+        add(&self.used_bytes, segment::disk_bytes(need_bytes, batch.len()));
+        segment.write(offset, batch, &self.index)
+    }
+
+    /// A place for `need_bytes` in the active segment, or in a new one.
+    fn reserve(&self, writer: &mut Writer, need_bytes: u64) -> std::io::Result<(Arc<Segment>, u32)> {
+        if let Some(active) = &writer.active
+            && let Some(offset) = active.reserve(need_bytes, self.segment_bytes)
+        {
+            return Ok((Arc::clone(active), offset));
+        }
+        let number = writer.next_number;
+        let segment = Arc::new(Segment::create(&self.directory, number)?);
+        writer.next_number = number.wrapping_add(1);
+        self.segments.write().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::clone(&segment));
+        writer.active = Some(Arc::clone(&segment));
+        let offset = segment.reserve(need_bytes, self.segment_bytes.max(need_bytes)).unwrap_or(0);
+        Ok((segment, offset))
+    }
+
+    /// Evicts until `need_bytes` fit the budget. False if they cannot.
+    fn make_room(&self, writer: &mut Writer, need_bytes: u64) -> bool {
+        let fits = |limit: u64| self.used_bytes.load(Ordering::Relaxed) + need_bytes <= limit;
+        if fits(self.budget_bytes) {
+            return true;
+        }
+        while !fits(self.budget_bytes / 100 * LOW_WATERMARK_PERCENT) {
+            let active = writer.active.as_ref().map(|segment| segment.number());
+            let oldest = {
+                let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+                segments.values().find(|segment| Some(segment.number()) != active).cloned()
+            };
+            if !oldest.is_some_and(|oldest| self.evict(writer, &oldest)) {
+                break;
+            }
+        }
+        fits(self.budget_bytes)
+    }
+
+    /// Removes a segment: first what is said about it, then its files. False when the disk kept a file.
+    fn evict(&self, writer: &mut Writer, segment: &Segment) -> bool {
+        let number = segment.number();
+        let rescued = self.rescue(segment);
+        self.segments.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        let removed = segment.entries().iter().filter(|entry| self.index.remove_at(&entry.digest, number)).count();
+        add(&self.counters.evictions, (removed as u64).saturating_sub(rescued.len() as u64));
+        if let Err(error) = segment::remove_files(&self.directory, number) {
+            add(&self.counters.bypassed, 1);
+            tracing::error!(segment = number, %error, "a cache segment could not be removed");
+            return false;
+        }
+        self.used_bytes.fetch_sub(segment.disk_bytes(), Ordering::Relaxed);
+        let batch: Vec<_> = rescued.iter().collect();
+        let need_bytes = segment::batch_bytes(&batch);
+        if !batch.is_empty()
+            && let Ok((target, offset)) = self.reserve(writer, need_bytes)
+            && target.write(offset, &batch, &self.index).is_ok()
+        {
+            add(&self.used_bytes, segment::disk_bytes(need_bytes, batch.len()));
+        }
+        true
+    }
+
+    /// The used chunks of a segment that is about to go, up to a share of it.
+    fn rescue(&self, segment: &Segment) -> Vec<(ChunkDigest, Arc<[u8]>)> {
+        let limit = segment.disk_bytes() / 100 * RESCUE_PERCENT;
+        let mut bytes = 0;
+        let mut rescued = Vec::new();
+        for entry in segment.entries() {
+            if bytes + u64::from(entry.bytes) > limit {
+                break;
+            }
+            if self.index.take_touched(&entry.digest, segment.number())
+                && let Some(chunk) = segment.read_chunk(&entry)
+            {
+                bytes += u64::from(entry.bytes);
+                rescued.push((entry.digest, chunk));
+            }
+        }
+        rescued
+    }
+
+    /// Reads a chunk from the disk into memory.
+    fn load(&self, digest: &ChunkDigest) -> Option<Arc<[u8]>> {
+        let stripe = usize::from(digest.as_bytes().first().copied().unwrap_or(0)) % LOAD_STRIPES;
+        let _one_at_a_time = self.loading.get(stripe).map(lock);
+        if let Some(found) = self.memory.get(digest) {
+            return Some(found);
+        }
+        let place = self.index.find(digest)?;
+        let segment = self.segments.read().unwrap_or_else(PoisonError::into_inner).get(&place.segment).cloned();
+        let Some(segment) = segment else {
+            // Its batch was still being written when its segment went.
+            self.index.remove_at(digest, place.segment);
+            return None;
+        };
+        let loaded = match segment.read(&place, READ_AHEAD_BYTES, READ_AHEAD_GAP_BYTES) {
+            Ok(loaded) => loaded,
+            Err(error) => {
+                tracing::warn!(chunk = %digest, %error, "a cached chunk cannot be read");
+                Vec::new()
+            }
+        };
+        let mut found = None;
+        for (entry, bytes) in loaded {
+            if entry.digest == *digest {
+                if ChunkDigest::of(&bytes) == *digest {
+                    self.memory.insert(*digest, Arc::clone(&bytes), true);
+                    found = Some(bytes);
+                }
+            } else if !self.memory.contains(&entry.digest) {
+                self.memory.insert(entry.digest, bytes, false);
+            }
+        }
+        if found.is_none() {
+            add(&self.counters.damaged, 1);
+            tracing::warn!(chunk = %digest, segment = place.segment, "a cached chunk was damaged and is dropped");
+            self.index.remove_at(digest, place.segment);
+        }
+        found
+    }
+}

@@ -1,0 +1,120 @@
+//! From an error to what a person reads: message, causes, hint, and the exit code.
+
+use std::error::Error as StdError;
+use std::io::{self, Write};
+
+use dsec_format::protocol::mountd::ErrorKind;
+use dsec_mountd::{cache, control, fuse, mounts, node, road};
+use serde::Serialize;
+
+use super::exit::Exit;
+
+/// The daemon refused a request.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct Refusal {
+    pub(crate) kind: ErrorKind,
+    pub(crate) message: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    error: String,
+    causes: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hint: Option<&'a str>,
+    exit: u8,
+}
+
+/// Prints `error` and says how to end.
+pub(crate) fn report(error: &anyhow::Error, json: bool) -> Exit {
+    let (exit, hint) = error.chain().find_map(classify).unwrap_or((Exit::Failure, None));
+    let causes = error.chain().skip(1).map(ToString::to_string).collect();
+    let report = Report { error: error.to_string(), causes, hint, exit: exit as u8 };
+    let mut text = String::new();
+    if json {
+        text = serde_json::to_string(&report).unwrap_or_else(|_| report.error.clone()) + "\n";
+    } else {
+        text.push_str(&format!("error: {}\n", report.error));
+        report.causes.iter().for_each(|cause| text.push_str(&format!("  because: {cause}\n")));
+        if let Some(hint) = hint {
+            text.push_str(&format!("hint: {hint}\n"));
+        }
+    }
+    // Nobody is left to tell when standard error is closed; the exit code still says it.
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+    exit
+}
+
+/// Prints what clap says: help and version are no errors.
+pub(crate) fn report_usage(error: &clap::Error) -> Exit {
+    let _ = error.print();
+    if error.use_stderr() { Exit::Usage } else { Exit::Success }
+}
+
+/// The first error of a chain that means something decides.
+fn classify(error: &(dyn StdError + 'static)) -> Option<(Exit, Option<&'static str>)> {
+    if let Some(refusal) = error.downcast_ref::<Refusal>() {
+        return Some((kind_exit(refusal.kind), None));
+    }
+    if let Some(error) = error.downcast_ref::<node::StartError>() {
+        return classify_start(error);
+    }
+    if let Some(error) = error.downcast_ref::<control::Error>() {
+        return match error {
+            control::Error::InUse { .. } => Some((Exit::Conflict, None)),
+            control::Error::Io { .. } | control::Error::Closed { .. } => {
+                Some((Exit::Unreachable, Some("is `dsec-mountd serve` running, and is --socket the same?")))
+            }
+            control::Error::Protocol { .. } => Some((Exit::Failure, Some("is the daemon of the same version?"))),
+        };
+    }
+    if error.is::<dsec_format::refs::NameError>() {
+        return Some((Exit::Usage, None));
+    }
+    error.downcast_ref::<io::Error>().and_then(classify_io)
+}
+
+fn classify_start(error: &node::StartError) -> Option<(Exit, Option<&'static str>)> {
+    match error {
+        node::StartError::Cache(cache::Error::Locked { .. }) => {
+            Some((Exit::Conflict, Some("one cache belongs to one daemon: stop the other, or give --cache DIR")))
+        }
+        node::StartError::Cache(cache::Error::Version { .. }) => {
+            Some((Exit::Damaged, Some("a cache holds nothing that cannot be fetched again: it may be removed")))
+        }
+        node::StartError::Cache(cache::Error::Budget { .. }) => Some((Exit::Usage, None)),
+        node::StartError::Run(mounts::RunError::Locked { .. }) => {
+            Some((Exit::Conflict, Some("stop the other daemon, or give --run DIR")))
+        }
+        node::StartError::Road(road::Error::Unavailable { .. }) => {
+            Some((Exit::Refused, Some("`--road fuse` or `--road auto` work without it")))
+        }
+        node::StartError::Fuse(fuse::Error::Device(_) | fuse::Error::Mount { .. }) => {
+            Some((Exit::Refused, Some("`dsec-mountd doctor` says what is missing")))
+        }
+        node::StartError::Cache(cache::Error::Io(_))
+        | node::StartError::Run(_)
+        | node::StartError::Road(_)
+        | node::StartError::Fuse(_)
+        | node::StartError::Io(_) => None,
+    }
+}
+
+fn kind_exit(kind: ErrorKind) -> Exit {
+    match kind {
+        ErrorKind::BadRequest => Exit::Usage,
+        ErrorKind::NotFound => Exit::NotFound,
+        ErrorKind::Corrupt => Exit::Damaged,
+        ErrorKind::Unreachable => Exit::Unreachable,
+        ErrorKind::Node => Exit::Refused,
+    }
+}
+
+fn classify_io(error: &io::Error) -> Option<(Exit, Option<&'static str>)> {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => Some((Exit::Refused, Some("the daemon runs as root"))),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some((Exit::Full, None)),
+        _ => None,
+    }
+}

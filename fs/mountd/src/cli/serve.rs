@@ -1,0 +1,163 @@
+//! `serve`: the daemon.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use dsec_mountd::cache;
+use dsec_mountd::control::Listener;
+use dsec_mountd::fetch;
+use dsec_mountd::node::{Node, Options};
+use dsec_mountd::road::Wish;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::exit::Exit;
+use super::{Global, sources};
+
+/// How often idle layers are looked after.
+const TICK: Duration = Duration::from_secs(1);
+/// The default budget is this share of the file system, at most [`DEFAULT_CACHE_BYTES`].
+const DEFAULT_CACHE_SHARE: u64 = 4;
+const DEFAULT_CACHE_BYTES: u64 = 50 << 30;
+
+/// Serve images on this node until SIGTERM or SIGINT, which unmount everything, held or not
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// Where images come from: the directory of a store. Give it several times for several sources, the preferred one
+    /// first
+    #[arg(long, visible_alias = "source", value_name = "DIR",
+        default_value = dsec_format::protocol::STORE_DIRECTORY)]
+    store: Vec<String>,
+    /// Directory of the cache, on a local disk. Made when it is missing; belongs to one daemon
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/dsec/cache")]
+    cache: PathBuf,
+    /// Bytes that cached chunks may use, with an optional K, M, G or T (powers of 1024). Default: a quarter of the
+    /// cache's file system, at most 50G
+    #[arg(long, value_name = "N", value_parser = parse_bytes)]
+    cache_bytes: Option<u64>,
+    /// Bytes of chunks kept in memory
+    #[arg(long, value_name = "N", value_parser = parse_bytes, default_value = "32M")]
+    memory_bytes: u64,
+    /// Directory below which layers are mounted. Belongs to one daemon
+    #[arg(long, value_name = "DIR", default_value = "/run/dsec/mountd")]
+    run: PathBuf,
+    /// How layers are served: EROFS mounted by the kernel, a tree through FUSE, or what works here
+    #[arg(long, value_enum, default_value_t = Wish::Auto)]
+    road: Wish,
+    /// A read that has not got its bytes by then fails with EIO
+    #[arg(long, value_name = "MS", default_value_t = 30_000, value_parser = clap::value_parser!(u64).range(1..))]
+    deadline_ms: u64,
+    /// How long a layer stays mounted, and its pages cached, after the last holder has let go
+    #[arg(long, value_name = "MS", default_value_t = 60_000)]
+    linger_ms: u64,
+    /// Requests to sources at once
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
+    fetch_threads: u16,
+    /// Longest ranged read that neighbouring frames are joined into
+    #[arg(long, value_name = "N", value_parser = parse_bytes, default_value = "1M")]
+    join_bytes: u64,
+    /// Threads that answer the kernel. Default: two a core, at least 4, at most 16
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    fuse_threads: Option<u16>,
+}
+
+/// A number of bytes with an optional unit.
+fn parse_bytes(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is not a number of bytes such as 1000, 64M or 2G");
+    let (digits, shift) = match text.char_indices().next_back() {
+        Some((at, 'K' | 'k')) => (text.get(..at), 10),
+        Some((at, 'M' | 'm')) => (text.get(..at), 20),
+        Some((at, 'G' | 'g')) => (text.get(..at), 30),
+        Some((at, 'T' | 't')) => (text.get(..at), 40),
+        _ => (Some(text), 0),
+    };
+    let number: u64 = digits.and_then(|digits| digits.parse().ok()).ok_or_else(wrong)?;
+    number.checked_mul(1 << shift).ok_or_else(wrong)
+}
+
+impl Serve {
+    pub(crate) fn run(self, global: &Global) -> anyhow::Result<Exit> {
+        // Before any thread: they inherit the mask, and nothing is mounted that a signal would leave behind.
+        let signals = Signals::new([SIGTERM, SIGINT])?;
+        let node = Arc::new(Node::start(self.options()?)?);
+        let listener = match Listener::bind(&global.socket) {
+            Ok(listener) => Arc::new(listener),
+            Err(error) => {
+                node.stop()?;
+                return Err(error.into());
+            }
+        };
+        let (server, served) = (Arc::clone(&listener), Arc::clone(&node));
+        std::thread::Builder::new().name("listen".to_owned()).spawn(move || server.serve(&served))?;
+        tracing::info!(socket = %global.socket.display(), "serving");
+        let outcome = watch(&node, signals);
+        listener.unlink();
+        node.stop()?;
+        outcome
+    }
+
+    fn options(&self) -> anyhow::Result<Options> {
+        fs_err::create_dir_all(&self.cache)?;
+        let budget_bytes = match self.cache_bytes {
+            Some(bytes) => bytes,
+            None => default_budget(&self.cache)?,
+        };
+        let cores = std::thread::available_parallelism().map_or(2, usize::from);
+        let memory_bytes = usize::try_from(self.memory_bytes)?;
+        Ok(Options {
+            sources: self.store.iter().map(|place| sources::open(place)).collect(),
+            cache: self.cache.clone(),
+            cache_options: cache::Options { budget_bytes, memory_bytes },
+            fetch: fetch::Options {
+                threads: usize::from(self.fetch_threads),
+                join_bytes: self.join_bytes,
+                deadline: Duration::from_millis(self.deadline_ms),
+                ..fetch::Options::default()
+            },
+            run: self.run.clone(),
+            road: self.road,
+            fuse_threads: self.fuse_threads.map_or((cores * 2).clamp(4, 16), usize::from),
+            linger: Duration::from_millis(self.linger_ms),
+        })
+    }
+}
+
+fn default_budget(cache: &std::path::Path) -> anyhow::Result<u64> {
+    let file_system = rustix::fs::statvfs(cache)?;
+    let share = file_system.f_blocks.saturating_mul(file_system.f_frsize) / DEFAULT_CACHE_SHARE;
+    Ok(share.clamp(cache::MIN_BUDGET_BYTES, DEFAULT_CACHE_BYTES))
+}
+
+/// Looks after the node until a signal comes.
+fn watch(node: &Node, mut signals: Signals) -> anyhow::Result<Exit> {
+    let (sender, receiver) = crossbeam_channel::bounded(1);
+    let wait = move || signals.forever().next().and_then(|signal| sender.send(signal).ok());
+    std::thread::Builder::new().name("signals".to_owned()).spawn(wait)?;
+    loop {
+        if let Ok(signal) = receiver.recv_timeout(TICK) {
+            tracing::info!(signal, "stopping");
+            return Ok(Exit::Success);
+        }
+        node.tick();
+        if node.is_broken() {
+            anyhow::bail!("the FUSE session has ended: somebody unmounted it");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes() {
+        assert_eq!(parse_bytes("1000"), Ok(1000));
+        assert_eq!(parse_bytes("64M"), Ok(64 << 20));
+        assert_eq!(parse_bytes("2g"), Ok(2 << 30));
+        for bad in ["", "M", "-1", "1.5G", "1X", "99999999999T"] {
+            assert!(parse_bytes(bad).is_err(), "{bad}");
+        }
+    }
+}

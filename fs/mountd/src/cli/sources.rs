@@ -1,0 +1,85 @@
+//! From what `--store` says to a source.
+//!
+//! A daemon starts whatever its sources do: a directory that is not there yet (a file system not mounted, say) is opened
+//! when it is first needed, and again until it is there.
+
+use std::io::Read;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use dsec_format::environment::Environment;
+use dsec_format::image::Image;
+use dsec_format::layer::Layer;
+use dsec_format::locations::Locations;
+use dsec_format::protocol::registry::RefList;
+use dsec_format::refs::{Ref, RefName};
+use dsec_format::{EnvironmentDigest, ImageDigest, LayerDigest, PackDigest};
+use dsec_store::{LocalStore, Source, error::Result};
+
+/// A source for one value of `--store`.
+pub(super) fn open(place: &str) -> Box<dyn Source> {
+    let directory = Directory { path: PathBuf::from(place), store: Mutex::default() };
+    if let Err(error) = directory.store() {
+        tracing::warn!(store = place, %error, "a store cannot be opened yet");
+    }
+    Box::new(directory)
+}
+
+struct Directory {
+    path: PathBuf,
+    store: Mutex<Option<Arc<LocalStore>>>,
+}
+
+impl Directory {
+    fn store(&self) -> Result<Arc<LocalStore>> {
+        let mut store = self.store.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(store) = &*store {
+            return Ok(Arc::clone(store));
+        }
+        let opened = Arc::new(LocalStore::open(&self.path)?);
+        *store = Some(Arc::clone(&opened));
+        Ok(opened)
+    }
+}
+
+impl Source for Directory {
+    fn describe(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    fn read_ref(&self, name: &RefName) -> Result<Ref> {
+        self.store()?.read_ref(name)
+    }
+
+    fn list_refs(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<RefList> {
+        self.store()?.list_refs(prefix, after, limit)
+    }
+
+    fn read_image(&self, digest: &ImageDigest) -> Result<Image> {
+        self.store()?.read_image(digest)
+    }
+
+    fn read_environment(&self, digest: &EnvironmentDigest) -> Result<Environment> {
+        self.store()?.read_environment(digest)
+    }
+
+    fn open_layer(&self, digest: &LayerDigest) -> Result<Box<dyn Read + Send>> {
+        self.store()?.open_layer(digest)
+    }
+
+    fn read_layer(&self, digest: &LayerDigest) -> Result<Layer> {
+        self.store()?.read_layer(digest)
+    }
+
+    fn read_locations(&self, digest: &LayerDigest) -> Result<Locations> {
+        self.store()?.read_locations(digest)
+    }
+
+    fn read_pack(&self, digest: &PackDigest, offset: u64, bytes: u64) -> Result<Vec<u8>> {
+        self.store()?.read_pack(digest, offset, bytes)
+    }
+
+    fn pack_bytes(&self, digest: &PackDigest) -> Result<u64> {
+        self.store()?.pack_bytes(digest)
+    }
+}

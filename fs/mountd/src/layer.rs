@@ -1,0 +1,305 @@
+//! Layers on this node: unpacked and mapped metadata, the extent map, and where each source has the chunks.
+//!
+//! Invariants:
+//! - What is mapped here is what the layer digest names: checked when it was unpacked, and again each time it is opened.
+//!   The metadata's *structure* is checked before it is put in its place, so the kernel never sees an unchecked image.
+//! - The files of a layer are written once, under a temporary name, and never changed.
+//! - The slot of a layer is a small number that stays with the layer for as long as its directory exists; inode numbers
+//!   are made of it.
+//! - Locations are hints. A wrong one leads to a chunk that fails its digest.
+
+mod locations;
+mod unpack;
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use dsec_format::digest::BlobDigest;
+use dsec_format::extents::{self, Extent, Map};
+use dsec_format::layer::{self, Header, Identity};
+use dsec_format::{LayerDigest, image};
+use dsec_sys::mapped::Mapped;
+
+use crate::counters::Counter;
+
+pub use self::locations::{Chunk, FrameKey, Located};
+pub use self::unpack::unpack;
+
+/// Name of the unpacked metadata image in a layer's directory.
+pub const METADATA_FILE: &str = "metadata.erofs";
+const EXTENTS_FILE: &str = "extents.map";
+const HEADER_FILE: &str = "header";
+const SLOT_FILE: &str = "slot";
+
+/// Why a layer cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// No source gave it.
+    #[error(transparent)]
+    Store(#[from] dsec_store::Error),
+    /// The stream from a source broke off.
+    #[error("layer {layer} cannot be read from its source")]
+    Stream {
+        /// Which layer.
+        layer: LayerDigest,
+        /// What happened.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It is not what its name says, or malformed.
+    #[error("layer {layer} is malformed")]
+    Layer {
+        /// Which layer.
+        layer: LayerDigest,
+        /// What is wrong.
+        #[source]
+        source: layer::Error,
+    },
+    /// Its extent map is malformed.
+    #[error("layer {layer} has a malformed extent map")]
+    Extents {
+        /// Which layer.
+        layer: LayerDigest,
+        /// What is wrong.
+        #[source]
+        source: extents::Error,
+    },
+    /// Its metadata is no EROFS image that this program lets the kernel see.
+    #[error("layer {layer} has malformed metadata")]
+    Metadata {
+        /// Which layer.
+        layer: LayerDigest,
+        /// What is wrong.
+        #[source]
+        source: dsec_erofs::check::Error,
+    },
+    /// A local file of it is not what it was.
+    #[error("layer {layer} is damaged in {}: its {blob} does not match its digest", directory.display())]
+    Damaged {
+        /// Which layer.
+        layer: LayerDigest,
+        /// Its directory.
+        directory: PathBuf,
+        /// `metadata`, `extent map`, `header` or `slot`.
+        blob: &'static str,
+    },
+    /// A local file failed; the message of the source names the path.
+    #[error("layer {layer} cannot be kept on this node")]
+    Io {
+        /// Which layer.
+        layer: LayerDigest,
+        /// What happened.
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// An opened layer.
+#[derive(Debug)]
+pub struct Layer {
+    digest: LayerDigest,
+    slot: u32,
+    identity: Identity,
+    directory: PathBuf,
+    metadata: Mapped,
+    extents: Mapped,
+    /// By the index of the source.
+    located: Mutex<Vec<Option<Arc<Located>>>>,
+    /// Bytes fetched for it.
+    pub fetched_bytes: Counter,
+    /// Reads of it that failed.
+    pub errors: Counter,
+}
+
+impl Layer {
+    /// Opens the unpacked layer in `directory` and checks every byte of it against the digest.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] or [`Error::Io`]: either way the directory is of no use, and unpacking again is.
+    pub fn open(digest: &LayerDigest, directory: &Path) -> Result<Self, Error> {
+        let io = |source| Error::Io { layer: *digest, source };
+        let damaged = |blob| Error::Damaged { layer: *digest, directory: directory.to_owned(), blob };
+        let map = |name: &str| {
+            let file = fs_err::File::open(directory.join(name)).map_err(io)?;
+            Mapped::open(file.file()).map_err(io)
+        };
+        let header = fs_err::read(directory.join(HEADER_FILE)).map_err(io)?;
+        let identity = Header::decode(&header, digest).map_err(|_| damaged("header"))?.identity;
+        let slot = fs_err::read_to_string(directory.join(SLOT_FILE)).map_err(io)?;
+        let slot = slot.trim().parse().map_err(|_| damaged("slot"))?;
+        let (metadata, extents) = (map(METADATA_FILE)?, map(EXTENTS_FILE)?);
+        if BlobDigest::of(&metadata) != identity.metadata_digest {
+            return Err(damaged("metadata"));
+        }
+        if BlobDigest::of(&extents) != identity.extents_digest || Map::decode(&extents).is_err() {
+            return Err(damaged("extent map"));
+        }
+        Ok(Self {
+            digest: *digest,
+            slot,
+            identity,
+            directory: directory.to_owned(),
+            metadata,
+            extents,
+            located: Mutex::default(),
+            fetched_bytes: Counter::default(),
+            errors: Counter::default(),
+        })
+    }
+
+    /// Its name.
+    pub fn digest(&self) -> &LayerDigest {
+        &self.digest
+    }
+
+    /// A number below 2^20 that no other layer of this node has.
+    pub fn slot(&self) -> u32 {
+        self.slot
+    }
+
+    /// Sizes and totals.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// The EROFS image.
+    pub fn metadata(&self) -> &[u8] {
+        &self.metadata
+    }
+
+    /// Where the EROFS image lies.
+    pub fn metadata_path(&self) -> PathBuf {
+        self.directory.join(METADATA_FILE)
+    }
+
+    /// Size of its data device.
+    pub fn device_bytes(&self) -> u64 {
+        self.identity.device_bytes.get()
+    }
+
+    /// Which chunk holds which range of its data device.
+    pub fn map(&self) -> Map<'_> {
+        Map::decode_trusted(&self.extents).expect("the extent map was decoded when the layer was opened")
+    }
+
+    /// One entry of the extent map.
+    pub fn extent(&self, index: u32) -> Option<Extent> {
+        self.map().extents().get(index as usize).copied()
+    }
+
+    /// Where a source has the chunks, if that was asked before.
+    pub fn located(&self, source: usize) -> Option<Arc<Located>> {
+        self.located.lock().unwrap_or_else(PoisonError::into_inner).get(source).cloned().flatten()
+    }
+
+    /// The first source whose locations are known.
+    pub fn any_located(&self) -> Option<Arc<Located>> {
+        self.located.lock().unwrap_or_else(PoisonError::into_inner).iter().flatten().next().cloned()
+    }
+
+    /// Sets or forgets where a source has the chunks.
+    pub fn set_located(&self, source: usize, located: Option<Arc<Located>>) {
+        let mut all = self.located.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.len() <= source {
+            all.resize(source + 1, None);
+        }
+        if let Some(entry) = all.get_mut(source) {
+            *entry = located;
+        }
+    }
+
+    /// Its directory on this node.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+}
+
+/// The layers that are unpacked on this node.
+#[derive(Debug)]
+pub struct Layers {
+    root: PathBuf,
+    /// Serialises what gives out slots.
+    slots: Mutex<()>,
+}
+
+impl Layers {
+    /// The layers below `root`; what an interrupted unpacking left is removed.
+    ///
+    /// # Errors
+    /// The directory cannot be read or cleaned.
+    pub fn open(root: &Path) -> std::io::Result<Self> {
+        for entry in fs_err::read_dir(root)? {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with("tmp-") {
+                if entry.file_type()?.is_dir() {
+                    fs_err::remove_dir_all(entry.path())?;
+                } else {
+                    fs_err::remove_file(entry.path())?;
+                }
+            }
+        }
+        Ok(Self { root: root.to_owned(), slots: Mutex::default() })
+    }
+
+    /// Where a layer is, or would be.
+    pub fn directory(&self, layer: &LayerDigest) -> PathBuf {
+        self.root.join(layer.hex())
+    }
+
+    /// Opens a layer, unpacking it with `stream` when it is not there or is damaged.
+    ///
+    /// # Errors
+    /// See [`Error`].
+    pub fn open_or_unpack(
+        &self,
+        record: &image::LayerRecord,
+        stream: impl FnOnce() -> Result<Box<dyn std::io::Read + Send>, dsec_store::Error>,
+    ) -> Result<Layer, Error> {
+        let directory = self.directory(&record.digest);
+        if directory.exists() {
+            match Layer::open(&record.digest, &directory) {
+                Ok(layer) => return Ok(layer),
+                Err(error) => tracing::warn!(layer = %record.digest, %error, "a local layer is unpacked again"),
+            }
+        }
+        let io = |source| Error::Io { layer: record.digest, source };
+        let temporary = self.root.join(format!("tmp-{}", record.digest.hex()));
+        remove_directory(&temporary).map_err(io)?;
+        fs_err::create_dir(&temporary).map_err(io)?;
+        let unpacked = stream().map_err(Error::from).and_then(|stream| unpack(&record.digest, stream, &temporary));
+        if let Err(error) = unpacked.and_then(|()| self.settle(&temporary, &directory).map_err(io)) {
+            remove_directory(&temporary).map_err(io)?;
+            return Err(error);
+        }
+        Layer::open(&record.digest, &directory)
+    }
+
+    /// Gives the layer in `temporary` a slot and its place.
+    fn settle(&self, temporary: &Path, directory: &Path) -> std::io::Result<()> {
+        let _slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = match fs_err::read_to_string(directory.join(SLOT_FILE)) {
+            Ok(slot) => slot,
+            Err(_) => self.free_slot()?.to_string(),
+        };
+        fs_err::write(temporary.join(SLOT_FILE), slot)?;
+        remove_directory(directory)?;
+        fs_err::rename(temporary, directory)
+    }
+
+    /// The smallest slot above those in use; slot 0 is nobody's.
+    fn free_slot(&self) -> std::io::Result<u32> {
+        let mut highest = 0;
+        for entry in fs_err::read_dir(&self.root)? {
+            let slot = fs_err::read_to_string(entry?.path().join(SLOT_FILE)).unwrap_or_default();
+            highest = highest.max(slot.trim().parse().unwrap_or(0));
+        }
+        Ok(highest + 1)
+    }
+}
+
+fn remove_directory(path: &Path) -> std::io::Result<()> {
+    match fs_err::remove_dir_all(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        other => other,
+    }
+}

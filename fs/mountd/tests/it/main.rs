@@ -1,0 +1,8 @@
+//! Tests of `dsec-mountd` on real stores, with injected faults, and (`privileged_*`) on real mounts.
+
+#![allow(clippy::disallowed_methods, clippy::cast_possible_truncation)]
+
+mod daemon;
+mod fixture;
+mod oddities;
+mod roads;
