@@ -3,7 +3,7 @@
 //! Invariants: no input makes it panic, loop for longer than the image is large, or read outside the image; every
 //! structure is bounds-checked when it is touched, and only what [`crate::write`] can write is understood. What it does
 //! *not* do is to look at the image as a whole: that directories form a tree, that link counts are right, that entries
-//! are sorted is the work of [`crate::check`]. On an image that was not checked, answers may be nonsense, not unsafe.
+//! are sorted is the work of [`crate::check()`]. On an image that was not checked, answers may be nonsense, not unsafe.
 #![deny(clippy::indexing_slicing, clippy::unwrap_used)]
 
 mod directory;

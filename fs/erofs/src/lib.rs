@@ -4,7 +4,7 @@
 //! layer's *virtual data device*. Linux mounts the image as it is; the device is a file that someone else serves.
 //!
 //! - [`Tree`] holds a file tree in memory, made for millions of inodes.
-//! - [`write`] turns it into an image: the same tree gives the same bytes.
+//! - [`write()`] turns it into an image: the same tree gives the same bytes.
 //! - [`Image`] reads one from memory, with no heap object per inode and no panic for any input.
 //! - [`check()`] says whether an image from a stranger is sound, before the kernel is given it.
 //!

@@ -4,8 +4,8 @@
 //! first meets them (a directory's entries side by side, then each of its subdirectories in turn), xattrs by name,
 //! shared ones by their first use; there is no time, no random number and no path of the machine in an image.
 //!
-//! Three passes: [`order`] walks the tree, [`layout`] gives every inode, directory block and shared xattr its place,
-//! [`emit`] writes front to back. Beside the tree that needs 16 bytes an inode, never a copy of the image.
+//! Three passes: `order` walks the tree, `layout` gives every inode, directory block and shared xattr its place,
+//! `emit` writes front to back. Beside the tree that needs 16 bytes an inode, never a copy of the image.
 
 mod emit;
 mod layout;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::sample::{Sample, oddities};
+use crate::sample::{Sample, oddities, vast_files};
 
 /// Runs one of the EROFS tools on an image and answers what it prints.
 pub(crate) fn run(tool: &str, image: &Path, device: &Path, options: &[&str]) -> String {
@@ -26,6 +26,24 @@ pub(crate) fn fsck(sample: &Sample) -> String {
 #[test]
 fn fsck_accepts_every_oddity() {
     assert!(fsck(&oddities()).contains("No errors found"));
+}
+
+#[test]
+fn fsck_accepts_vast_files() {
+    assert!(fsck(&vast_files()).contains("No errors found"));
+}
+
+#[test]
+fn dump_shows_the_superblock() {
+    let dir = tempfile::tempdir().unwrap();
+    let (image, device) = oddities().store(dir.path());
+    let text = run("dump.erofs", &image, &device, &["-s"]);
+    for wanted in
+        ["Filesystem magic number:                      0xE0F5E1E2", "sb_csum mtime", "chunked_file", "device_table"]
+    {
+        assert!(text.contains(wanted), "{wanted}:\n{text}");
+    }
+    assert!(run("dump.erofs", &image, &device, &["--path=/xattrs/capability"]).contains("NID"));
 }
 
 #[test]

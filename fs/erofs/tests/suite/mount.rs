@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 
 use crate::round_trip::{any_operations, build, links};
-use crate::sample::{Sample, attributes, data_of, oddities};
+use crate::sample::{Sample, attributes, data_of, oddities, vast_files};
 
 /// A mounted image, unmounted when it goes.
 pub(crate) struct Mounted {
@@ -219,13 +219,43 @@ fn privileged_a_directory_of_100_000_entries() {
 }
 
 #[test]
-fn privileged_holes_of_a_sparse_10_gib_file_are_exact() {
-    let mut sample = Sample::new();
-    let gib = 1 << 30;
-    let ranges = [(0, 4096), (gib + 4096, 8192), (5 * gib, 1 << 20), (10 * gib - 4096, 4096)];
-    sample.sparse(Tree::ROOT, b"sparse", 10 * gib, &ranges);
+fn privileged_holes_of_vast_files_are_exact() {
+    let sample = vast_files();
     let mounted = Mounted::new(&sample);
     compare(&sample, &mounted.root());
+}
+
+#[test]
+fn privileged_overlay_knows_our_whiteouts_and_opaque_directories() {
+    let mut below = Sample::new();
+    for name in [&b"gone"[..], b"kept"] {
+        below.file(Tree::ROOT, name, 10);
+    }
+    let dir = below.dir(Tree::ROOT, b"opaque");
+    below.file(dir, b"hidden", 10);
+    let mut above = Sample::new();
+    let nothing = Kind::CharDevice(Device { major: 0, minor: 0 });
+    above.add(Tree::ROOT, b"gone", attributes(0), nothing);
+    let dir = above.dir(Tree::ROOT, b"opaque");
+    above.file(dir, b"new", 10);
+    above.tree.add_xattr(dir, b"trusted.overlay.opaque", b"y").unwrap();
+
+    let (above, below) = (Mounted::new(&above), Mounted::new(&below));
+    let merged = tempfile::tempdir().unwrap();
+    let options = format!("lowerdir={}:{}", above.root().display(), below.root().display());
+    let options = CString::new(options).unwrap();
+    rustix::mount::mount("none", merged.path(), "overlay", MountFlags::RDONLY, Some(options.as_c_str()))
+        .expect("mounting overlay needs root");
+    let list = |path: &Path| {
+        let entries = fs_err::read_dir(path).unwrap();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    let names = (list(merged.path()), list(&merged.path().join("opaque")));
+    rustix::mount::unmount(merged.path(), UnmountFlags::DETACH).unwrap();
+    assert_eq!(names.0, ["kept", "opaque"]);
+    assert_eq!(names.1, ["new"]);
 }
 
 proptest! {

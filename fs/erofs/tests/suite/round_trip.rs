@@ -7,7 +7,7 @@ use dsec_erofs::{Attributes, Device, FileType, Image, Inode, InodeId, Kind, Nid,
 use proptest::prelude::*;
 
 use crate::fsck::fsck;
-use crate::sample::{Sample, acl, oddities};
+use crate::sample::{Sample, acl, oddities, vast_files};
 
 /// Compares everything that the reader shows with the tree. Links groups too: one inode, one node id.
 pub(crate) fn compare(tree: &Tree, image: &Image<Vec<u8>>) {
@@ -126,6 +126,11 @@ fn round_trip(sample: &Sample) {
 #[test]
 fn every_oddity_is_read_back() {
     round_trip(&oddities());
+}
+
+#[test]
+fn vast_files_are_read_back() {
+    round_trip(&vast_files());
 }
 
 #[test]

@@ -196,6 +196,16 @@ fn holes(sample: &mut Sample) {
     sample.device_bytes += 3 * kib4;
 }
 
+/// Files as large and as scattered as they get: millions of chunk indexes.
+pub(crate) fn vast_files() -> Sample {
+    let mut sample = Sample::new();
+    let gib = 1 << 30;
+    let ranges = [(0, 4096), (gib + 4096, 8192), (5 * gib, 1 << 20), (10 * gib - 4096, 4096)];
+    sample.sparse(Tree::ROOT, b"sparse-10g", 10 * gib, &ranges);
+    sample.sparse(Tree::ROOT, b"largest-hole", i64::MAX as u64, &[]);
+    sample
+}
+
 fn xattrs(sample: &mut Sample) {
     let dir = sample.dir(Tree::ROOT, b"xattrs");
     sample.tree.set_xattrs(dir, &[(b"system.posix_acl_default", &acl(7)), (b"trusted.overlay.opaque", b"y")]).unwrap();
