@@ -314,7 +314,8 @@ impl Tree {
         names.join(&b'/')
     }
 
-    /// The xattrs of an inode, sorted by the index of the namespace (`user.`, the ACLs, `trusted.`, `security.`), then by name.
+    /// The xattrs of an inode, sorted by the index of the namespace (`user.`, the ACLs, `trusted.`, `security.`), then
+    /// by name.
     pub fn xattrs(&self, inode: InodeId) -> impl Iterator<Item = Xattr<'_>> {
         self.xattrs.members(self.xattr_set(inode)).iter().map(|&id| self.xattrs.item(id))
     }

@@ -114,7 +114,7 @@ fn every_flipped_bit_of_the_first_block_is_refused() {
 #[test]
 fn flipped_bits_are_refused_or_harmless() {
     let bytes = frozen().image();
-    let places: Vec<usize> = (4096..bytes.len()).step_by(13).collect();
+    let places: Vec<usize> = (4096..bytes.len()).step_by(29).collect();
     let accepted = places.iter().filter(|&&at| {
         let mut damaged = bytes.clone();
         damaged[at] ^= 1 << (at * 5 % 8);
@@ -122,7 +122,7 @@ fn flipped_bits_are_refused_or_harmless() {
     });
     // Times, owners, permissions, targets, names that stay sorted, values of xattrs: about a sixth of the bytes.
     let accepted = accepted.count();
-    assert!(accepted > 100 && accepted < places.len() / 2, "{accepted} of {}", places.len());
+    assert!(accepted > 50 && accepted < places.len() / 2, "{accepted} of {}", places.len());
 }
 
 /// Bytes to write over an image, at offsets that favour structures.
@@ -138,6 +138,10 @@ fn any_damage() -> impl Strategy<Value = Vec<(prop::sample::Index, u64)>> {
     prop::collection::vec((any::<prop::sample::Index>(), value), 1..4)
 }
 
+fn any_width() -> impl Strategy<Value = usize> {
+    prop::sample::select(vec![1, 2, 4, 8])
+}
+
 fn damage(bytes: &mut [u8], damage: &[(prop::sample::Index, u64)], width: usize) {
     for (place, value) in damage {
         let at = 4096 + place.index((bytes.len() - 4096) / width) * width;
@@ -146,10 +150,10 @@ fn damage(bytes: &mut [u8], damage: &[(prop::sample::Index, u64)], width: usize)
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
 
     #[test]
-    fn overwritten_fields_are_refused_or_harmless(writes in any_damage(), width in prop::sample::select(vec![1, 2, 4, 8])) {
+    fn overwritten_fields_are_refused_or_harmless(writes in any_damage(), width in any_width()) {
         let mut bytes = frozen().image();
         damage(&mut bytes, &writes, width);
         examine(&bytes);
@@ -157,10 +161,10 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 50, ..ProptestConfig::default() })]
 
     #[test]
-    fn overwritten_fields_of_a_large_image_never_panic(writes in any_damage(), width in prop::sample::select(vec![1, 4, 8])) {
+    fn overwritten_fields_of_a_large_image_never_panic(writes in any_damage(), width in any_width()) {
         let mut bytes = oddities().image();
         damage(&mut bytes, &writes, width);
         look_around(&bytes);
@@ -198,7 +202,7 @@ fn privileged_the_kernel_takes_all_that_the_checker_accepts() {
     let sample = frozen();
     let bytes = sample.image();
     let mut mounted_images = 0;
-    for at in (4096..bytes.len()).step_by(7) {
+    for at in (4096..bytes.len()).step_by(19) {
         let mut damaged = bytes.clone();
         damaged[at] ^= 1 << (at % 8);
         if check(&damaged).is_err() {
@@ -211,5 +215,5 @@ fn privileged_the_kernel_takes_all_that_the_checker_accepts() {
         use_all(&mounted.root());
         mounted_images += 1;
     }
-    assert!(mounted_images > 100, "{mounted_images}");
+    assert!(mounted_images > 50, "{mounted_images}");
 }
