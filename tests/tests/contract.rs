@@ -9,7 +9,9 @@ use dsec_format::protocol::registry::Expected;
 use dsec_format::refs::{RefName, Target};
 use dsec_format::{ChunkDigest, ImageDigest, LayerDigest, PackDigest, frame};
 use dsec_store::error::Damage;
-use dsec_store::{Error, LocalStore, Store};
+use dsec_store::remote::Options;
+use dsec_store::{Error, LocalStore, RemoteStore, Store};
+use dsec_tests::program::Registry;
 use dsec_tests::samples::{self, LEVEL, Sample};
 use fs_err as fs;
 
@@ -17,6 +19,8 @@ use fs_err as fs;
 fn each(test: impl Fn(&dyn Store)) {
     let directory = tempfile::tempdir().unwrap();
     test(&LocalStore::create(&directory.path().join("local")).unwrap());
+    let registry = Registry::start(&directory.path().join("served"), &[]).unwrap();
+    test(&RemoteStore::connect(&registry.url(), None, Options::default()).unwrap());
 }
 
 fn name(text: &str) -> RefName {

@@ -83,6 +83,7 @@ fn classify_store(error: &dsec_store::Error) -> Option<(Exit, Option<&'static st
         Error::Refused { status: 404, .. } => Some((Exit::NotFound, None)),
         Error::Refused { status: 409, .. } => Some((Exit::Conflict, None)),
         Error::Refused { .. } => Some((Exit::Refused, None)),
+        Error::Url { .. } => Some((Exit::Usage, None)),
         Error::TooLarge { .. } => Some((Exit::Failure, None)),
         Error::Interrupted => Some((Exit::Interrupted, None)),
         Error::Full { .. } => Some((Exit::Full, Some("nothing was changed; free some space and try again"))),

@@ -1,3 +1,7 @@
 //! Parses the command line and calls the library.
 
-fn main() {}
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

@@ -48,6 +48,14 @@ pub enum Error {
         /// What is wrong.
         reason: String,
     },
+    /// A URL that this program cannot use for a registry.
+    #[error("{url} cannot be used for a registry: {reason}")]
+    Url {
+        /// The URL.
+        url: String,
+        /// Why not.
+        reason: &'static str,
+    },
     /// A registry does not answer, or not in time.
     #[error("registry {url} cannot be reached")]
     Unreachable {
@@ -86,6 +94,19 @@ pub enum Error {
         /// The store's description.
         store: String,
     },
+}
+
+impl Error {
+    /// The error for a write that failed: [`Error::Full`] when that is why.
+    #[must_use]
+    pub fn of_write(error: std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
+                Self::Full { store: error.to_string() }
+            }
+            _ => Self::Io(error),
+        }
+    }
 }
 
 /// What is wrong with an object.

@@ -153,7 +153,8 @@ pub fn read_extents(stored: &mut dyn Read, digest: &LayerDigest, store: &str) ->
     let mut extents = Bounded(Vec::new());
     match unpack(stored, digest, &mut io::sink(), &mut extents) {
         Ok(_) => Ok(extents.0),
-        Err(UnpackError::Read(error)) => Err(error.into()),
+        // A remote source sends its own error through the reader.
+        Err(UnpackError::Read(error)) => Err(error.downcast::<Error>().unwrap_or_else(Error::Io)),
         Err(UnpackError::Damaged(error)) => Err(damaged(digest, store, error)),
         Err(UnpackError::Write(_)) => Err(Error::TooLarge {
             object: format!("extent map of {}", Object::layer(digest)),

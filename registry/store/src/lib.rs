@@ -1,7 +1,7 @@
 //! Content-addressed store: local directory, refs, transfer, fsck, and the client of a remote registry.
 //!
 //! [`Source`] is what can be read, [`Store`] what can be written as well; the local directory ([`LocalStore`]) and the
-//! remote registry are both. Everything that a source returns has been checked against its digest, except ranges of
+//! client of a registry ([`RemoteStore`]) are both. Everything that a source returns has been checked against its digest, except ranges of
 //! packs, which are checked chunk by chunk by whoever decodes the frames.
 
 pub mod chunks;
@@ -13,6 +13,7 @@ pub mod layout;
 pub mod local;
 pub mod monitor;
 pub mod pack;
+pub mod remote;
 mod scratch;
 pub mod source;
 pub mod transfer;
@@ -21,6 +22,7 @@ pub use chunks::ChunkReader;
 pub use error::Error;
 pub use local::LocalStore;
 pub use monitor::{Monitor, Silent, Stage};
+pub use remote::RemoteStore;
 pub use scratch::{Leftover, Scratch};
 pub use source::{Source, Store};
 pub use transfer::{transfer, transfer_ref};

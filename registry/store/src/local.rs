@@ -138,7 +138,11 @@ impl LocalStore {
         object.path(&self.root)
     }
 
-    fn exists(&self, object: Object) -> Result<bool> {
+    /// Whether the store has the file of an object. For "whole", see [`crate::Store::has_layer`] and its like.
+    ///
+    /// # Errors
+    /// An I/O error.
+    pub fn exists(&self, object: Object) -> Result<bool> {
         match fs::metadata(self.object_path(object)) {
             Ok(_) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),

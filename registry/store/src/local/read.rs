@@ -35,10 +35,17 @@ impl LocalStore {
         index.find(chunk).map_err(|error| self.io(error))
     }
 
+    /// The file of an object, for whoever sends it on as it is. Nothing is checked.
+    ///
+    /// # Errors
+    /// [`Error::NotFound`], or the store's failure.
+    pub fn open_object(&self, object: Object) -> Result<fs::File> {
+        fs::File::open(self.object_path(object)).map_err(|error| self.read_error(object, error))
+    }
+
     /// Reads a whole object that is at most `allowed_bytes` long.
     pub(super) fn read_object(&self, object: Object, allowed_bytes: u64) -> Result<Vec<u8>> {
-        let path = self.object_path(object);
-        let file = fs::File::open(&path).map_err(|error| self.read_error(object, error))?;
+        let file = self.open_object(object)?;
         let have_bytes = file.metadata()?.len();
         if have_bytes > allowed_bytes {
             return Err(Error::TooLarge { object: object.to_string(), have_bytes, allowed_bytes });
@@ -87,8 +94,7 @@ impl Source for LocalStore {
 
     fn open_layer(&self, digest: &LayerDigest) -> Result<Box<dyn Read + Send>> {
         let object = Object::layer(digest);
-        let file = fs::File::open(self.object_path(object)).map_err(|error| self.read_error(object, error))?;
-        Ok(Box::new(file))
+        Ok(Box::new(self.open_object(object)?))
     }
 
     fn read_layer(&self, digest: &LayerDigest) -> Result<Layer> {
@@ -105,7 +111,7 @@ impl Source for LocalStore {
 
     fn read_pack(&self, digest: &PackDigest, offset: u64, bytes: u64) -> Result<Vec<u8>> {
         let object = Object::pack(digest);
-        let file = fs::File::open(self.object_path(object)).map_err(|error| self.read_error(object, error))?;
+        let file = self.open_object(object)?;
         let have_bytes = file.metadata()?.len().saturating_sub(offset).min(bytes);
         if have_bytes < bytes {
             return Err(self.damaged(object, Damage::Length { need_bytes: bytes, have_bytes }));

@@ -1,0 +1,124 @@
+//! `serve`: serves a store until it is told to stop.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Args;
+use dsec_registry::{Limits, Registry, Token};
+use dsec_store::LocalStore;
+use tokio::signal::unix::{SignalKind, signal};
+
+use super::exit::Exit;
+
+/// Serve a store
+///
+/// Prints one line, `listening on ADDRESS`, when it can be used, and runs until SIGINT or SIGTERM: then requests that
+/// are under way may end.
+#[derive(Debug, Args)]
+pub(crate) struct Serve {
+    /// Directory of the store
+    #[arg(long, env = "DSEC_STORE", value_name = "DIR", default_value = dsec_format::protocol::STORE_DIRECTORY, hide_env_values = true)]
+    store: PathBuf,
+    /// Make the store when the directory is missing or empty
+    #[arg(long)]
+    create: bool,
+    /// Address and port to listen on; port 0 is any free one
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7300")]
+    listen: SocketAddr,
+    /// Write the port to a file once it listens
+    #[arg(long, value_name = "FILE")]
+    port_file: Option<PathBuf>,
+    /// File whose first line is the token that every client must send
+    #[arg(long, value_name = "FILE", conflicts_with = "insecure")]
+    token_file: Option<PathBuf>,
+    /// Allow an address that others can reach, without a token: whoever reaches it may read and write
+    #[arg(long)]
+    insecure: bool,
+    /// Most connections at a time
+    #[arg(long, value_name = "N", default_value_t = Limits::default().connections, value_parser = positive)]
+    max_connections: usize,
+    /// Most uploads at a time
+    #[arg(long, value_name = "N", default_value_t = Limits::default().uploads, value_parser = positive)]
+    max_uploads: usize,
+    /// Longest silence of a client in the middle of a request or an answer
+    #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().progress.as_secs(), value_parser = clap::value_parser!(u64).range(1..=3600))]
+    client_timeout_secs: u64,
+    /// Remove an upload that nothing was added to for so long
+    #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().upload_idle.as_secs(), value_parser = clap::value_parser!(u64).range(1..))]
+    upload_idle_secs: u64,
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("it is a number from 1".to_owned()),
+        Ok(number) => Ok(number),
+    }
+}
+
+/// A token file that has no usable token.
+#[derive(Debug, thiserror::Error)]
+#[error("{} has no usable token in its first line: printable characters without blanks", path.display())]
+pub(crate) struct TokenError {
+    path: PathBuf,
+}
+
+impl Serve {
+    pub(crate) fn run(self, json: bool) -> anyhow::Result<Exit> {
+        let store = if self.create { LocalStore::create(&self.store) } else { LocalStore::open(&self.store) }
+            .with_context(|| format!("cannot serve {}", self.store.display()))?;
+        let token = self.token_file.as_deref().map(read_token).transpose()?;
+        let limits = Limits {
+            connections: self.max_connections,
+            uploads: self.max_uploads,
+            progress: Duration::from_secs(self.client_timeout_secs),
+            upload_idle: Duration::from_secs(self.upload_idle_secs),
+            ..Limits::default()
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+        runtime.block_on(async {
+            let mut interrupt = signal(SignalKind::interrupt())?;
+            let mut terminate = signal(SignalKind::terminate())?;
+            let registry = Registry::listen(store, self.listen, token, self.insecure, limits).await?;
+            announce(registry.address(), self.port_file.as_deref(), json)?;
+            registry
+                .serve(async {
+                    tokio::select! {
+                        _ = interrupt.recv() => {}
+                        _ = terminate.recv() => {}
+                    }
+                    tracing::info!("stopping");
+                })
+                .await;
+            anyhow::Ok(())
+        })?;
+        // Threads that block on a dead file system are not waited for.
+        runtime.shutdown_timeout(Duration::from_secs(5));
+        Ok(Exit::Success)
+    }
+}
+
+fn read_token(path: &Path) -> anyhow::Result<Token> {
+    let text = fs_err::read_to_string(path)?;
+    let line = text.lines().next().unwrap_or_default().trim();
+    Ok(Token::new(line).ok_or_else(|| TokenError { path: path.to_owned() })?)
+}
+
+fn announce(address: SocketAddr, port_file: Option<&Path>, json: bool) -> anyhow::Result<()> {
+    if let Some(path) = port_file {
+        // By rename: who waits for the file never sees it empty.
+        let temporary = path.with_extension(format!("tmp-{}", std::process::id()));
+        fs_err::write(&temporary, format!("{}\n", address.port()))?;
+        fs_err::rename(&temporary, path)?;
+    }
+    let line = if json {
+        serde_json::json!({"listening": address.to_string(), "port": address.port()}).to_string()
+    } else {
+        format!("listening on {address}")
+    };
+    let mut stdout = std::io::stdout().lock();
+    writeln!(stdout, "{line}")?;
+    Ok(stdout.flush()?)
+}

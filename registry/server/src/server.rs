@@ -1,0 +1,152 @@
+//! Listening, serving, stopping.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use dsec_store::LocalStore;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+
+use crate::app::{self, Limits, Shared, Token};
+use crate::stream::Timed;
+
+/// How often abandoned uploads are looked for.
+const SWEEP_EVERY: Duration = Duration::from_secs(600);
+/// Pause after a failed accept (no descriptors left): trying again at once would spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Longest head of a request.
+const HEAD_BYTES: usize = 64 * 1024;
+
+/// Why a registry does not start.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The address is taken, not this machine's, or not allowed.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// Anybody could write to the store.
+    #[error("{address} can be reached from other machines, and no token is configured")]
+    Open {
+        /// The address.
+        address: SocketAddr,
+    },
+}
+
+/// A registry that listens and does not serve yet.
+#[derive(Debug)]
+pub struct Registry {
+    listener: TcpListener,
+    address: SocketAddr,
+    store: Arc<LocalStore>,
+    token: Option<Token>,
+    limits: Limits,
+}
+
+impl Registry {
+    /// Listens. Without a token only on addresses of this machine itself, unless `insecure`.
+    ///
+    /// # Errors
+    /// As [`Error`].
+    pub async fn listen(
+        store: LocalStore,
+        address: SocketAddr,
+        token: Option<Token>,
+        insecure: bool,
+        limits: Limits,
+    ) -> Result<Self, Error> {
+        if token.is_none() && !insecure && !address.ip().to_canonical().is_loopback() {
+            return Err(Error::Open { address });
+        }
+        let error = |source| Error::Listen { address, source };
+        let listener = TcpListener::bind(address).await.map_err(error)?;
+        let address = listener.local_addr().map_err(error)?;
+        Ok(Self { listener, address, store: Arc::new(store), token, limits })
+    }
+
+    /// Where it listens: the port is chosen when the address had port 0.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `stop` is done; then lets requests that are under way end, for a while.
+    pub async fn serve(self, stop: impl Future<Output = ()>) {
+        let limits = self.limits.clone();
+        let sweeper = tokio::spawn(sweep(Arc::clone(&self.store), limits.upload_idle));
+        let router = app::router(Arc::new(Shared::new(self.store, self.token, self.limits)));
+        let connections = Arc::new(Semaphore::new(limits.connections));
+        let graceful = GracefulShutdown::new();
+        let mut stop = std::pin::pin!(stop);
+        loop {
+            let accepted = async {
+                let permit = Arc::clone(&connections).acquire_owned().await;
+                (permit, self.listener.accept().await)
+            };
+            let (permit, accepted) = tokio::select! {
+                () = &mut stop => break,
+                accepted = accepted => accepted,
+            };
+            let stream = match accepted {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
+            let connection = graceful.watch(connection(stream, router.clone(), &limits));
+            tokio::spawn(async move {
+                let _permit = permit;
+                if let Err(error) = connection.await {
+                    tracing::debug!(%error, "a connection ended early");
+                }
+            });
+        }
+        drop(self.listener);
+        sweeper.abort();
+        if tokio::time::timeout(limits.grace, graceful.shutdown()).await.is_err() {
+            tracing::warn!("requests were still under way and are cut");
+        }
+    }
+}
+
+type Connection = http1::Connection<TokioIo<Timed>, TowerToHyperService<axum::Router>>;
+
+fn connection(stream: TcpStream, router: axum::Router, limits: &Limits) -> Connection {
+    // Answers are written whole; waiting for more to fill a packet only costs time.
+    let _ = stream.set_nodelay(true);
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.head)
+        .max_header_size(HEAD_BYTES)
+        .serve_connection(TokioIo::new(Timed::new(stream, limits.progress)), TowerToHyperService::new(router))
+}
+
+/// Removes abandoned uploads, now and again.
+async fn sweep(store: Arc<LocalStore>, idle: Duration) {
+    loop {
+        let store = Arc::clone(&store);
+        let swept = tokio::task::spawn_blocking(move || store.idle_uploads(idle, true)).await;
+        match swept {
+            Ok(Ok(uploads)) => {
+                for (id, bytes) in uploads {
+                    tracing::info!(%id, bytes, "removed an abandoned upload");
+                }
+            }
+            Ok(Err(error)) => tracing::warn!(%error, "abandoned uploads could not be looked for"),
+            Err(error) => tracing::warn!(%error, "abandoned uploads could not be looked for"),
+        }
+        tokio::time::sleep(SWEEP_EVERY).await;
+    }
+}
