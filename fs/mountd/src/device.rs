@@ -6,9 +6,22 @@
 
 use std::sync::Arc;
 
+use dsec_format::extents::Extent;
+
 use crate::cache::Cache;
 use crate::fetch::{Done, Fetcher, Pending, Piece, ReadError, assemble};
 use crate::layer::Layer;
+
+/// A part of an answer that lies in one piece on the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Range {
+    /// Where it starts on the device.
+    pub device_offset: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// Where it goes in the answer.
+    pub target: u64,
+}
 
 /// Reads layers. See the [module](self).
 #[derive(Debug)]
@@ -37,8 +50,16 @@ impl Reader {
     /// another thread.
     pub fn read(&self, layer: &Arc<Layer>, offset: u64, bytes: u64, done: Done) {
         let bytes = bytes.min(layer.device_bytes().saturating_sub(offset));
+        let range = Range { device_offset: offset, bytes, target: 0 };
+        self.read_ranges(layer, &[range], bytes, done);
+    }
+
+    /// Reads ranges of a layer's device into an answer of `bytes` bytes; what no range covers is zero. The ranges lie
+    /// inside device and answer and do not overlap in the latter.
+    pub fn read_ranges(&self, layer: &Arc<Layer>, ranges: &[Range], bytes: u64, done: Done) {
         let Ok(length) = usize::try_from(bytes) else { return done(Err(ReadError::Unavailable)) };
-        let pieces = self.pieces(layer, offset, bytes);
+        let mut pieces = Vec::new();
+        ranges.iter().for_each(|range| self.add_pieces(layer, range, &mut pieces));
         if pieces.iter().all(|piece| piece.bytes.is_some()) {
             assemble(&pieces, length, |answer| done(answer.ok_or(ReadError::Unavailable)));
         } else {
@@ -67,24 +88,25 @@ impl Reader {
         local.map(|extent| u64::from(extent.bytes.get())).sum()
     }
 
-    fn pieces(&self, layer: &Layer, offset: u64, bytes: u64) -> Vec<Piece> {
+    fn add_pieces(&self, layer: &Layer, range: &Range, pieces: &mut Vec<Piece>) {
+        let (offset, end) = (range.device_offset, range.device_offset.saturating_add(range.bytes));
         let map = layer.map();
-        let range = map.overlapping(offset, bytes);
-        let first = u32::try_from(range.start).unwrap_or(u32::MAX);
-        let extents = map.extents().get(range).unwrap_or_default();
-        let piece = |(index, extent): (u32, &dsec_format::extents::Extent)| {
+        let overlapping = map.overlapping(offset, range.bytes);
+        let first = u32::try_from(overlapping.start).unwrap_or(u32::MAX);
+        let extents = map.extents().get(overlapping).unwrap_or_default();
+        let piece = |(index, extent): (u32, &Extent)| {
             let start = extent.device_offset.get();
-            let (from, to) = (offset.max(start), (offset + bytes).min(extent.end()));
-            // Both differences are below the size of a chunk or of this read.
+            let (from, to) = (offset.max(start), end.min(extent.end()));
+            // All differences are below the size of a chunk or of this read.
             let at = |value: u64| usize::try_from(value).unwrap_or(usize::MAX);
             Piece {
                 extent: index,
                 digest: extent.chunk,
                 source: at(from.saturating_sub(start))..at(to.saturating_sub(start)),
-                target: at(from.saturating_sub(offset)),
+                target: at(range.target.saturating_add(from.saturating_sub(offset))),
                 bytes: self.cache.get(&extent.chunk).filter(|chunk| chunk.len() == extent.bytes.get() as usize),
             }
         };
-        (first..).zip(extents).map(piece).collect()
+        pieces.extend((first..).zip(extents).map(piece));
     }
 }

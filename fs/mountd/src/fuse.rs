@@ -6,12 +6,13 @@
 //! OPEN requests at all or has them for every file.
 
 pub mod devices;
+pub mod trees;
 
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
-use fuser::{Config, Errno, ReplyData, Session, SessionACL};
+use fuser::{Config, Errno, INodeNo, Notifier, ReplyData, Session, SessionACL};
 use rustix::fs::CWD;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
@@ -22,6 +23,9 @@ use crate::fetch::ReadError;
 
 /// A directory entry or an attribute never changes while it can be looked up.
 const FOREVER: std::time::Duration = std::time::Duration::from_secs(u32::MAX as u64);
+
+/// The most that one request can bring.
+const READ_AHEAD_KIB: u32 = 1024;
 
 /// Why a session cannot be started.
 #[derive(Debug, thiserror::Error)]
@@ -54,7 +58,7 @@ pub enum Error {
 /// A mounted session. It ends when the kernel has unmounted it, or with the process.
 #[derive(Debug)]
 pub struct Mounted {
-    path: PathBuf,
+    notifier: Notifier,
     thread: JoinHandle<()>,
 }
 
@@ -63,14 +67,19 @@ impl Mounted {
     ///
     /// # Errors
     /// One variant a step; nothing is mounted then.
-    pub fn start(filesystem: impl fuser::Filesystem, name: &str, path: &Path, threads: usize) -> Result<Self, Error> {
+    pub fn start(filesystem: impl fuser::Filesystem, path: &Path, threads: usize) -> Result<Self, Error> {
         let device = fs_err::OpenOptions::new().read(true).write(true).open("/dev/fuse").map_err(Error::Device)?;
         let device: std::fs::File = device.into_parts().0;
         let failed = |step| move |source| Error::Mount { path: path.to_owned(), step, source };
         let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC).map_err(failed("fsopen"))?;
         let descriptor = device.as_raw_fd().to_string();
-        let options =
-            [("source", name), ("fd", &descriptor), ("rootmode", "40000"), ("user_id", "0"), ("group_id", "0")];
+        let options = [
+            ("source", "dsec-mountd"),
+            ("fd", &descriptor),
+            ("rootmode", "40000"),
+            ("user_id", "0"),
+            ("group_id", "0"),
+        ];
         for (key, value) in options {
             fsconfig_set_string(&context, key, value).map_err(failed("fsconfig"))?;
         }
@@ -87,6 +96,7 @@ impl Mounted {
         config.clone_fd = true;
         let broken = |source| Error::Session { path: path.to_owned(), source };
         let session = Session::from_fd(filesystem, device.into(), SessionACL::All, config).map_err(broken)?;
+        let notifier = session.notifier();
         let shown = path.to_owned();
         let thread = std::thread::Builder::new().name("fuse".to_owned()).spawn(move || match session.run() {
             Ok(()) => tracing::debug!(path = %shown.display(), "FUSE session ended"),
@@ -94,17 +104,32 @@ impl Mounted {
         });
         let thread = thread.map_err(broken)?;
         move_mount(&mount, "", CWD, path, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).map_err(failed("move_mount"))?;
-        Ok(Self { path: path.to_owned(), thread })
+        raise_read_ahead(path);
+        Ok(Self { notifier, thread })
     }
 
-    /// Where it is mounted.
-    pub fn path(&self) -> &Path {
-        &self.path
+    /// Tells the kernel to forget a name in the root directory, and all below that nobody uses.
+    pub fn forget(&self, name: &str) {
+        if let Err(error) = self.notifier.inval_entry(INodeNo::ROOT, name.as_ref()) {
+            tracing::debug!(name, %error, "the kernel does not forget a name");
+        }
     }
 
     /// Whether the kernel has ended it.
     pub fn is_over(&self) -> bool {
         self.thread.is_finished()
+    }
+}
+
+/// Lets the kernel read further ahead than the 128 KiB of its default: one request then brings more.
+fn raise_read_ahead(path: &Path) {
+    let result = fs_err::metadata(path).and_then(|metadata| {
+        let number = std::os::unix::fs::MetadataExt::dev(&metadata);
+        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+        fs_err::write(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb"), READ_AHEAD_KIB.to_string())
+    });
+    if let Err(error) = result {
+        tracing::debug!(%error, "the kernel's read-ahead stays as it is");
     }
 }
 

@@ -101,7 +101,7 @@ pub struct Layer {
     slot: u32,
     identity: Identity,
     directory: PathBuf,
-    metadata: Mapped,
+    image: dsec_erofs::Image<Mapped>,
     extents: Mapped,
     /// By the index of the source.
     located: Mutex<Vec<Option<Arc<Located>>>>,
@@ -134,12 +134,13 @@ impl Layer {
         if BlobDigest::of(&extents) != identity.extents_digest || Map::decode(&extents).is_err() {
             return Err(damaged("extent map"));
         }
+        let image = dsec_erofs::Image::open(metadata).map_err(|_| damaged("metadata"))?;
         Ok(Self {
             digest: *digest,
             slot,
             identity,
             directory: directory.to_owned(),
-            metadata,
+            image,
             extents,
             located: Mutex::default(),
             fetched_bytes: Counter::default(),
@@ -162,9 +163,9 @@ impl Layer {
         &self.identity
     }
 
-    /// The EROFS image.
-    pub fn metadata(&self) -> &[u8] {
-        &self.metadata
+    /// Its metadata.
+    pub fn image(&self) -> &dsec_erofs::Image<Mapped> {
+        &self.image
     }
 
     /// Where the EROFS image lies.

@@ -19,3 +19,4 @@ pub mod mounts;
 pub mod node;
 pub mod road;
 pub mod served;
+pub mod tree;

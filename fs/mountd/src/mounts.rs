@@ -185,8 +185,9 @@ impl Mounts {
         }
     }
 
-    /// Unmounts the layers that nobody has held for `linger`.
-    pub fn sweep(&self, linger: Duration) {
+    /// Unmounts the layers that nobody has held for `linger`, and answers which.
+    pub fn sweep(&self, linger: Duration) -> Vec<LayerDigest> {
+        let mut unmounted = Vec::new();
         let mut entries = lock(&self.entries);
         entries.retain(|digest, entry| {
             if entry.holds > 0 || entry.idle_since.elapsed() < linger {
@@ -195,7 +196,10 @@ impl Mounts {
             let mounted = lock(&entry.place.layer).take();
             let Some(layer) = mounted else { return false };
             match self.unmount(&layer) {
-                Ok(()) => false,
+                Ok(()) => {
+                    unmounted.push(*digest);
+                    false
+                }
                 Err(error) => {
                     tracing::error!(layer = %digest, %error, "a layer cannot be unmounted");
                     *lock(&entry.place.layer) = Some(layer);
@@ -203,6 +207,7 @@ impl Mounts {
                 }
             }
         });
+        unmounted
     }
 
     /// Unmounts everything, held or not, the FUSE session too.

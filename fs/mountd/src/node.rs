@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use dsec_format::image::Image;
-use dsec_format::protocol::mountd::{ErrorKind, ImageStatus, Mounted, MountedLayer, Status};
+use dsec_format::protocol::mountd::{ErrorKind, ImageStatus, Mounted, MountedLayer, Road, Status};
 use dsec_format::refs::{Spec, Target};
 use dsec_format::{EnvironmentDigest, ImageDigest, LayerDigest};
 use dsec_store::Source;
@@ -24,6 +24,7 @@ use crate::layer::{self, Layer, Layers};
 use crate::mounts::{self, HoldError, Mounts, RunDirectory, RunError};
 use crate::road::{self, Choice, Wish};
 use crate::served::Served;
+use crate::tree::Trees;
 
 use self::images::Images;
 
@@ -149,8 +150,11 @@ impl Node {
             Fetcher::start(Arc::clone(&cache), Arc::clone(&sources), options.fetch).map_err(StartError::Io)?;
         let reader = Arc::new(Reader::new(cache, fetcher));
         let served = Arc::new(Served::default());
-        let devices = Devices::new(Arc::clone(&served), Arc::clone(&reader));
-        let session = fuse::Mounted::start(devices, "dsec-mountd", &run.fuse(), options.fuse_threads)?;
+        let (shared, threads) = ((Arc::clone(&served), Arc::clone(&reader)), options.fuse_threads);
+        let session = match choice.road {
+            Road::Erofs => fuse::Mounted::start(Devices::new(shared.0, shared.1), &run.fuse(), threads)?,
+            Road::Fuse => fuse::Mounted::start(Trees::new(shared.0, shared.1), &run.fuse(), threads)?,
+        };
         tracing::info!(road = ?choice.road, reason = choice.reason, "ready");
         Ok(Self {
             sources,
@@ -222,7 +226,9 @@ impl Node {
 
     /// What is due from time to time: unmounts what nobody has held for long enough.
     pub fn tick(&self) {
-        self.mounts.sweep(self.linger);
+        for layer in self.mounts.sweep(self.linger) {
+            self.session.forget(&layer.hex());
+        }
     }
 
     /// How the daemon is.

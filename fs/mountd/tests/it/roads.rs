@@ -105,3 +105,19 @@ fn privileged_a_killed_daemon_leaves_nothing_that_the_next_one_does_not_clean() 
     assert!(built.device.len() as u64 >= status.images[0].data_bytes);
     daemon.stop();
 }
+
+#[test]
+fn privileged_the_fuse_road_shows_the_tree_as_it_was() {
+    let root = tempfile::tempdir().unwrap();
+    odd_tree(root.path());
+    let mut daemon = Daemon::start(root.path(), &["--road", "fuse"]);
+    let mounted = daemon.mount("odd:1", "test");
+    assert_eq!(mounted.road, Road::Fuse);
+    let path = Path::new(&mounted.layers[0].path);
+    same_tree(&root.path().join("tree"), path);
+    same_tree(&root.path().join("tree"), path);
+    assert!(!path.join("absent").exists());
+    daemon.release("test");
+    daemon.stop();
+    assert_eq!(daemon.mounts(), Vec::<String>::new(), "nothing stays mounted");
+}
