@@ -3,6 +3,7 @@
 //! Decided here and nowhere else: where the store is, what goes to standard output (the result, as text or JSON) and
 //! to standard error (progress, warnings, errors), hints, exit codes, signals.
 
+mod build;
 mod completion;
 mod context;
 mod error;
@@ -50,6 +51,7 @@ struct Global {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Build(Box<build::Build>),
     Completion(completion::Completion),
     Man(man::Man),
 }
@@ -57,6 +59,7 @@ enum Command {
 impl Command {
     fn run(self, context: &Context) -> anyhow::Result<Exit> {
         match self {
+            Self::Build(command) => command.run(context),
             Self::Completion(command) => command.run(context),
             Self::Man(command) => command.run(context),
         }

@@ -41,7 +41,7 @@ impl Context {
     /// The directory of the local store.
     pub(crate) fn store_directory(&self) -> anyhow::Result<PathBuf> {
         if let Some(store) = &self.store {
-            return Ok(store.clone());
+            return std::path::absolute(store).with_context(|| format!("{} is no path", store.display()));
         }
         if rustix::process::geteuid().is_root() {
             return Ok(STORE_DIRECTORY.into());

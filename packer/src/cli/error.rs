@@ -63,10 +63,47 @@ fn classify_one(error: &(dyn StdError + 'static)) -> Option<(Exit, Option<&'stat
     if let Some(error) = error.downcast_ref::<dsec_store::Error>() {
         return classify_store(error);
     }
+    if let Some(error) = error.downcast_ref::<dsec_pack::build::Error>() {
+        return classify_build(error);
+    }
     if error.is::<dsec_format::refs::NameError>() || error.is::<dsec_format::digest::Error>() {
         return Some((Exit::Usage, None));
     }
     error.downcast_ref::<io::Error>().and_then(classify_io)
+}
+
+/// `None` leaves it to the source of the error.
+fn classify_build(error: &dsec_pack::build::Error) -> Option<(Exit, Option<&'static str>)> {
+    use dsec_pack::build::Error;
+    use dsec_pack::input::{self, oci, tar};
+    if error.is_cancelled() {
+        return Some((Exit::Interrupted, None));
+    }
+    match error {
+        Error::Store(error) => classify_store(error),
+        // The system refused to read or to write: its error says what that means.
+        Error::Scratch(_)
+        | Error::Input(
+            input::Error::Open(_)
+            | input::Error::Entry { .. }
+            | input::Error::Tar(tar::Error::Spool(_))
+            | input::Error::Oci(oci::Error::Read(_)),
+        ) => None,
+        Error::Input(input::Error::OtherFileSystem { .. }) => {
+            Some((Exit::Input, Some("--cross-mounts goes into it; or unmount it, or build from a copy")))
+        }
+        Error::Input(input::Error::Tar(tar::Error::ImageArchive)) => {
+            Some((Exit::Input, Some("unpack an oci-archive into a directory first; --input tar packs it as it is")))
+        }
+        Error::Input(input::Error::Changed { .. } | input::Error::Tar(tar::Error::Changed)) => {
+            Some((Exit::Input, Some("build from something that nobody writes to")))
+        }
+        Error::Input(input::Error::Oci(oci::Error::Several { .. } | oci::Error::NoSuchRef { .. })) => {
+            Some((Exit::Input, Some("--oci-ref TAG chooses one")))
+        }
+        Error::Input(_) | Error::DeviceFull | Error::File { .. } | Error::Layers { .. } => Some((Exit::Input, None)),
+        Error::Metadata(_) | Error::Frame(_) | Error::Cancelled(_) => Some((Exit::Failure, None)),
+    }
 }
 
 /// `None` leaves it to the source of the error.

@@ -1,0 +1,63 @@
+//! Why a build failed. The store's refs are then as they were.
+
+use std::io;
+
+use dsec_erofs::{tree, writer};
+use dsec_format::frame;
+
+use crate::cancel::Cancelled;
+use crate::input;
+use crate::paths::Shown;
+
+/// See the [module](self).
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The input cannot be read, or not be kept.
+    #[error(transparent)]
+    Input(#[from] input::Error),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] dsec_store::Error),
+    /// Temporary files failed.
+    #[error("cannot write temporary files in the store")]
+    Scratch(#[source] io::Error),
+    /// More file data than a layer can address.
+    #[error("one layer holds at most 16 TiB of file data")]
+    DeviceFull,
+    /// A file whose holes are so placed that the format cannot state them.
+    #[error("`{path}` cannot be kept")]
+    File {
+        /// Its path.
+        path: Shown,
+        /// Why.
+        #[source]
+        source: tree::Error,
+    },
+    /// The metadata image cannot be written.
+    #[error("cannot write the metadata of a layer")]
+    Metadata(#[from] writer::Error),
+    /// A frame cannot be encoded.
+    #[error("cannot compress file data")]
+    Frame(#[from] frame::Error),
+    /// More layers than an overlay can have.
+    #[error("the input has {layers} layers, an image has at most {}", dsec_format::image::MAX_LAYERS)]
+    Layers {
+        /// Its layers.
+        layers: usize,
+    },
+    /// Asked to stop.
+    #[error(transparent)]
+    Cancelled(#[from] Cancelled),
+}
+
+impl Error {
+    /// Whether it ended because it was asked to.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        match self {
+            Self::Cancelled(_) => true,
+            Self::Input(error) => error.is_cancelled(),
+            _ => false,
+        }
+    }
+}
