@@ -69,6 +69,9 @@ fn classify(error: &(dyn StdError + 'static)) -> Option<(Exit, Option<&'static s
             control::Error::Protocol { .. } => Some((Exit::Failure, Some("is the daemon of the same version?"))),
         };
     }
+    if let Some(dsec_store::Error::Url { .. }) = error.downcast_ref() {
+        return Some((Exit::Usage, None));
+    }
     if error.is::<dsec_format::refs::NameError>() {
         return Some((Exit::Usage, None));
     }

@@ -25,11 +25,17 @@ const DEFAULT_CACHE_BYTES: u64 = 50 << 30;
 /// Serve images on this node until SIGTERM or SIGINT, which unmount everything, held or not
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
-    /// Where images come from: the directory of a store. Give it several times for several sources, the preferred one
-    /// first
-    #[arg(long, visible_alias = "source", value_name = "DIR",
+    /// Where images come from: the directory of a store, or the http:// URL of a registry. Give it several times for
+    /// several sources, the preferred one first
+    #[arg(long, visible_alias = "source", value_name = "DIR|URL",
         default_value = dsec_format::protocol::STORE_DIRECTORY)]
     store: Vec<String>,
+    /// File with the token that the registries ask for
+    #[arg(long, value_name = "FILE", conflicts_with = "token")]
+    token_file: Option<PathBuf>,
+    /// The token itself. Only from the environment: a command line can be read by everyone
+    #[arg(long, env = "DSEC_TOKEN", hide = true, hide_env_values = true)]
+    token: Option<String>,
     /// Directory of the cache, on a local disk. Made when it is missing; belongs to one daemon
     #[arg(long, value_name = "DIR", default_value = "/var/lib/dsec/cache")]
     cache: PathBuf,
@@ -106,14 +112,18 @@ impl Serve {
         };
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         let memory_bytes = usize::try_from(self.memory_bytes)?;
+        let token = self.token_file.as_ref().map(fs_err::read_to_string).transpose()?.or(self.token.clone());
+        let token = token.as_deref().map(str::trim).filter(|token| !token.is_empty());
+        let deadline = Duration::from_millis(self.deadline_ms);
+        let source = |place: &String| sources::open(place, token, deadline);
         Ok(Options {
-            sources: self.store.iter().map(|place| sources::open(place)).collect(),
+            sources: self.store.iter().map(source).collect::<Result<_, _>>()?,
             cache: self.cache.clone(),
             cache_options: cache::Options { budget_bytes, memory_bytes },
             fetch: fetch::Options {
                 threads: usize::from(self.fetch_threads),
                 join_bytes: self.join_bytes,
-                deadline: Duration::from_millis(self.deadline_ms),
+                deadline,
                 ..fetch::Options::default()
             },
             run: self.run.clone(),

@@ -6,6 +6,7 @@
 use std::io::Read;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use dsec_format::environment::Environment;
 use dsec_format::image::Image;
@@ -14,15 +15,26 @@ use dsec_format::locations::Locations;
 use dsec_format::protocol::registry::RefList;
 use dsec_format::refs::{Ref, RefName};
 use dsec_format::{EnvironmentDigest, ImageDigest, LayerDigest, PackDigest};
-use dsec_store::{LocalStore, Source, error::Result};
+use dsec_store::{LocalStore, RemoteStore, Source, error::Result, remote};
 
-/// A source for one value of `--store`.
-pub(super) fn open(place: &str) -> Box<dyn Source> {
+/// A source for one value of `--store`: a URL or a directory. `deadline` is that of a read.
+pub(super) fn open(place: &str, token: Option<&str>, deadline: Duration) -> Result<Box<dyn Source>> {
+    if place.contains("://") {
+        // A read tries again by itself, and elsewhere: one request must leave it time for that.
+        let options = remote::Options {
+            connect_timeout: (deadline / 4).min(Duration::from_secs(5)),
+            progress_timeout: (deadline / 2).min(Duration::from_secs(10)),
+            overall_timeout: deadline,
+            attempts: 2,
+            ..remote::Options::default()
+        };
+        return Ok(Box::new(RemoteStore::connect(place, token, options)?));
+    }
     let directory = Directory { path: PathBuf::from(place), store: Mutex::default() };
     if let Err(error) = directory.store() {
         tracing::warn!(store = place, %error, "a store cannot be opened yet");
     }
-    Box::new(directory)
+    Ok(Box::new(directory))
 }
 
 struct Directory {
