@@ -132,15 +132,38 @@ impl Index {
         }
     }
 
-    /// Where a chunk lies.
-    pub(crate) fn find(&mut self, chunk: &ChunkDigest) -> io::Result<Option<(PackDigest, Place)>> {
+    /// The numbers of the packs that may hold a chunk.
+    fn candidates(&self, chunk: &ChunkDigest) -> Vec<u32> {
         let wanted = prefix(chunk);
         let mut candidates = Vec::new();
         for run in &self.runs {
             let first = run.partition_point(|entry| entry.prefix < wanted);
             candidates.extend(run[first..].iter().take_while(|entry| entry.prefix == wanted).map(|entry| entry.pack));
         }
-        for number in candidates {
+        candidates
+    }
+
+    /// Where a chunk lies, wherever it does.
+    pub(crate) fn find_all(&mut self, chunk: &ChunkDigest) -> io::Result<Vec<(PackDigest, Place)>> {
+        let mut found = Vec::new();
+        for number in self.candidates(chunk) {
+            let place = self.tables_of(number)?.and_then(|tables| tables.find(chunk));
+            found.extend(place.map(|place| (self.packs[number as usize], place)));
+        }
+        Ok(found)
+    }
+
+    /// The tables of a pack; `None` when it is not there, or its tables are damaged.
+    pub(crate) fn tables(&mut self, pack: &PackDigest) -> io::Result<Option<Arc<Tables>>> {
+        match self.numbers.get(pack) {
+            Some(number) => self.tables_of(*number),
+            None => Ok(None),
+        }
+    }
+
+    /// Where a chunk lies.
+    pub(crate) fn find(&mut self, chunk: &ChunkDigest) -> io::Result<Option<(PackDigest, Place)>> {
+        for number in self.candidates(chunk) {
             if let Some(place) = self.tables_of(number)?.and_then(|tables| tables.find(chunk)) {
                 return Ok(Some((self.packs[number as usize], place)));
             }

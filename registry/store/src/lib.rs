@@ -7,6 +7,7 @@
 pub mod chunks;
 pub mod disk;
 pub mod error;
+pub mod fsck;
 mod index;
 pub mod layer;
 pub mod layout;

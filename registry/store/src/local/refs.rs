@@ -45,15 +45,18 @@ impl LocalStore {
     pub(super) fn list_refs_of(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<RefList> {
         // One more than asked for tells whether there is a next page; memory is bounded by the page.
         let mut page: BTreeMap<String, RefName> = BTreeMap::new();
-        self.walk_refs(&mut |name| {
-            let text = name.to_string();
-            if text.starts_with(prefix) && after.is_none_or(|after| text.as_str() > after) {
-                page.insert(text, name);
-                if page.len() > limit.saturating_add(1) {
-                    page.pop_last();
+        self.walk_refs(
+            &mut |name| {
+                let text = name.to_string();
+                if text.starts_with(prefix) && after.is_none_or(|after| text.as_str() > after) {
+                    page.insert(text, name);
+                    if page.len() > limit.saturating_add(1) {
+                        page.pop_last();
+                    }
                 }
-            }
-        })?;
+            },
+            &mut |_| {},
+        )?;
         let mut list = RefList::default();
         for name in page.values().take(limit) {
             // One that was removed meanwhile is not listed.
@@ -65,8 +68,8 @@ impl LocalStore {
         Ok(list)
     }
 
-    /// Calls `found` with the name of each ref, in no order.
-    pub(crate) fn walk_refs(&self, found: &mut dyn FnMut(RefName)) -> Result<()> {
+    /// Calls `found` with the name of each ref, in no order, and `foreign` with each file that is none.
+    pub(crate) fn walk_refs(&self, found: &mut dyn FnMut(RefName), foreign: &mut dyn FnMut(PathBuf)) -> Result<()> {
         let top = self.root.join(REFS);
         let mut directories: Vec<PathBuf> = vec![top.clone()];
         while let Some(directory) = directories.pop() {
@@ -81,6 +84,8 @@ impl LocalStore {
                     directories.push(path);
                 } else if let Some(name) = name_of(&top, &path) {
                     found(name);
+                } else {
+                    foreign(path);
                 }
             }
         }
