@@ -22,7 +22,7 @@ use dsec_format::refs::{RefName, Target};
 use dsec_store::{LocalStore, Store};
 
 use self::pipeline::Target as Pipeline;
-use crate::input::{Input, Kind, Surroundings};
+use crate::input::{Input, Kind, Part, Surroundings};
 use crate::monitor::Stage;
 use crate::{Cancel, Monitor};
 
@@ -131,6 +131,21 @@ pub fn build(
     }
     let elapsed_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
     Ok(Built { image, name: request.name.clone(), kind: opened.kind, layers, elapsed_ms })
+}
+
+/// Stores one layer that is not read from an [`Input`].
+///
+/// # Errors
+/// As [`enum@Error`].
+pub(crate) fn layer(
+    part: Part<'_>,
+    store: &LocalStore,
+    options: Options,
+    monitor: &dyn Monitor,
+    cancel: &Cancel,
+) -> Result<BuiltLayer, Error> {
+    let scratch = store.scratch()?;
+    publish::layer(part, &Pipeline { store, scratch: &scratch, options, monitor, cancel })
 }
 
 /// `over` where it says something, else `under`. Environment and labels are joined by key.

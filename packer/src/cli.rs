@@ -8,9 +8,19 @@ mod completion;
 mod context;
 mod error;
 mod exit;
+mod failures;
+mod limits;
 mod man;
+mod mount;
 mod output;
+mod pack_diff;
 mod progress;
+mod refs;
+mod report;
+mod stores;
+mod transfer;
+mod unpack;
+mod verify;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -52,6 +62,18 @@ struct Global {
 #[derive(Debug, Subcommand)]
 enum Command {
     Build(Box<build::Build>),
+    Push(transfer::Push),
+    Pull(transfer::Pull),
+    Ls(refs::Ls),
+    Show(refs::Show),
+    Tag(refs::Tag),
+    Rm(refs::Rm),
+    Verify(verify::Verify),
+    Unpack(unpack::Unpack),
+    Mount(mount::Mount),
+    Umount(mount::Umount),
+    PackDiff(Box<pack_diff::PackDiff>),
+    Report(report::Report),
     Completion(completion::Completion),
     Man(man::Man),
 }
@@ -60,6 +82,18 @@ impl Command {
     fn run(self, context: &Context) -> anyhow::Result<Exit> {
         match self {
             Self::Build(command) => command.run(context),
+            Self::Push(command) => command.run(context),
+            Self::Pull(command) => command.run(context),
+            Self::Ls(command) => command.run(context),
+            Self::Show(command) => command.run(context),
+            Self::Tag(command) => command.run(context),
+            Self::Rm(command) => command.run(context),
+            Self::Verify(command) => command.run(context),
+            Self::Unpack(command) => command.run(context),
+            Self::Mount(command) => command.run(context),
+            Self::Umount(command) => command.run(context),
+            Self::PackDiff(command) => command.run(context),
+            Self::Report(command) => command.run(context),
             Self::Completion(command) => command.run(context),
             Self::Man(command) => command.run(context),
         }

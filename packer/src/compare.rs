@@ -143,9 +143,9 @@ pub enum Error {
 }
 
 /// What a comparison needs beside the trees.
-pub struct Options<'a> {
+pub struct Options<'a, 's> {
     /// Reads chunks, for pieces that are a part of one.
-    pub chunks: &'a ChunkReader<'a>,
+    pub chunks: &'a ChunkReader<'s>,
     /// Told every name.
     pub monitor: &'a dyn Monitor,
     /// Asked at every name.
@@ -161,7 +161,7 @@ pub struct Options<'a> {
 pub fn compare<I: FileTree, D: FileTree>(
     image: &I,
     directory: &D,
-    options: &Options<'_>,
+    options: &Options<'_, '_>,
     found: &mut dyn FnMut(Difference),
 ) -> Result<Totals, Error> {
     let mut comparison = Comparison {
@@ -177,10 +177,10 @@ pub fn compare<I: FileTree, D: FileTree>(
     Ok(comparison.totals)
 }
 
-struct Comparison<'a, I: FileTree, D: FileTree> {
+struct Comparison<'a, 's, I: FileTree, D: FileTree> {
     image: &'a I,
     directory: &'a D,
-    options: &'a Options<'a>,
+    options: &'a Options<'a, 's>,
     found: &'a mut dyn FnMut(Difference),
     links: Links,
     totals: Totals,
@@ -234,7 +234,7 @@ impl Merged {
     }
 }
 
-impl<I: FileTree, D: FileTree> Comparison<'_, I, D> {
+impl<I: FileTree, D: FileTree> Comparison<'_, '_, I, D> {
     fn run(&mut self) -> Result<(), Error> {
         let roots = (self.image.root(), self.directory.root());
         let (image, directory) = (self.of_image(roots.0)?, self.of_directory(roots.1)?);

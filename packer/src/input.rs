@@ -71,15 +71,15 @@ pub struct Surroundings<'a> {
 }
 
 /// One layer of an input.
-pub(crate) struct Part {
+pub(crate) struct Part<'a> {
     pub(crate) tree: Tree,
-    pub(crate) contents: Box<dyn Contents>,
+    pub(crate) contents: Box<dyn Contents + 'a>,
 }
 
 /// A whole input, read but for the file data.
 pub(crate) struct Opened {
     /// The layers, the lowest first.
-    pub(crate) parts: Vec<Part>,
+    pub(crate) parts: Vec<Part<'static>>,
     /// How to run it; empty but for OCI.
     pub(crate) config: Config,
     /// What it was found to be.

@@ -2,8 +2,8 @@
 //!
 //! - A whiteout is a character device 0:0 without further properties, whichever of the two forms the kernel used.
 //! - An opaque directory has `trusted.overlay.opaque=y`, whichever of the two namespaces the mount used.
-//! - Overlay's notes to itself (`origin`, `impure`, `nlink`, `upper`, `uuid`, `protattr`) are left out; an attribute of
-//!   overlay's that is not known is refused.
+//! - Overlay's notes to itself (`origin`, `impure`, `upper`, `uuid`, `protattr`) are left out; `nlink`, which only a mount
+//!   with `index=on` writes, and an attribute that is not known are refused.
 //! - A renamed directory (`redirect`) becomes an opaque one with everything that it shows; a file that only its
 //!   metadata was copied up of (`metacopy`) gets its data from the layers below. Nothing of either is passed on.
 //! - Ids are those inside the sandbox; so are those in ACLs and in file capabilities. An id outside the sandbox's range
@@ -22,7 +22,7 @@ use dsec_format::LayerDigest;
 use dsec_store::Source;
 use rustix::io::Errno;
 
-use crate::chunks::{Bytes, ChunkReader};
+use crate::chunks::ChunkReader;
 use crate::tree::directory::{self, content_of, look, names_in, node_of};
 use crate::tree::{Content, Directory, Error as TreeError, FileTree, Kind, Node, Xattrs};
 use crate::view::{self, Layers, Piece, View};
@@ -49,6 +49,9 @@ pub enum Error {
         /// Its full name.
         name: String,
     },
+    /// A hard link of a mount with an inode index: its other names may be in the layers below only.
+    #[error("it is a hard link kept by an inode index; mount with index=off")]
+    Indexed,
     /// An xattr with ids in it that cannot be read.
     #[error("{name:?} is malformed")]
     Malformed {
@@ -130,7 +133,7 @@ impl<'a> Upper<'a> {
     }
 
     /// Bytes of a file that the layers below have.
-    pub(crate) fn lower_bytes(&self, piece: &Piece) -> Result<Bytes, TreeError> {
+    pub(crate) fn lower_bytes(&self, piece: &Piece) -> Result<Vec<u8>, TreeError> {
         Ok(self.lowers.chunks.piece(piece)?)
     }
 

@@ -18,7 +18,7 @@ use crate::monitor::Stage;
 use crate::paths::Shown;
 
 /// Stores one layer of an input.
-pub(super) fn layer(part: Part, target: &Target<'_>) -> Result<BuiltLayer, Error> {
+pub(super) fn layer(part: Part<'_>, target: &Target<'_>) -> Result<BuiltLayer, Error> {
     let Part { mut tree, contents } = part;
     let (entries, logical_bytes) = totals(&tree);
     target.monitor.begin(Stage::Pack, Some(logical_bytes));

@@ -13,11 +13,11 @@ use dsec_format::refs::RefName;
 use dsec_pack::build::{self, Built, BuiltLayer, Options, Request};
 use dsec_pack::input::{Input, Kind, Location};
 use dsec_store::LocalStore;
-use rustix::process::{Resource, Rlimit};
 use serde::Serialize;
 
 use super::context::Context;
 use super::exit::Exit;
+use super::limits::raise_open_files;
 use super::output::bytes_text;
 
 /// Build an image from a directory, a tar archive or an OCI layout
@@ -144,13 +144,6 @@ impl Build {
         context.output.print(&Report::new(built))?;
         Ok(Exit::Success)
     }
-}
-
-/// A tree is walked with one open directory per level.
-fn raise_open_files() -> anyhow::Result<()> {
-    let limit = rustix::process::getrlimit(Resource::Nofile);
-    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
-        .context("cannot raise the limit of open files")
 }
 
 fn host_architecture() -> String {

@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 
 use super::exit::Exit;
+use super::failures;
 
 /// An error as `--json` gives it, on standard error.
 #[derive(Debug, Serialize)]
@@ -53,7 +54,9 @@ fn is_closed_pipe(error: &anyhow::Error) -> bool {
 
 /// The first error of the chain that means something decides.
 fn classify(error: &anyhow::Error) -> (Exit, Option<&'static str>) {
-    error.chain().find_map(classify_one).unwrap_or((Exit::Failure, None))
+    let with_inner =
+        error.chain().flat_map(|error| std::iter::successors(Some(error), |error| failures::inner(*error)));
+    with_inner.into_iter().find_map(classify_one).unwrap_or((Exit::Failure, None))
 }
 
 fn classify_one(error: &(dyn StdError + 'static)) -> Option<(Exit, Option<&'static str>)> {
@@ -69,7 +72,10 @@ fn classify_one(error: &(dyn StdError + 'static)) -> Option<(Exit, Option<&'stat
     if error.is::<dsec_format::refs::NameError>() || error.is::<dsec_format::digest::Error>() {
         return Some((Exit::Usage, None));
     }
-    error.downcast_ref::<io::Error>().and_then(classify_io)
+    if let Some(error) = error.downcast_ref::<io::Error>() {
+        return classify_io(error);
+    }
+    failures::classify(error)
 }
 
 /// `None` leaves it to the source of the error.
@@ -87,7 +93,8 @@ fn classify_build(error: &dsec_pack::build::Error) -> Option<(Exit, Option<&'sta
             input::Error::Open(_)
             | input::Error::Entry { .. }
             | input::Error::Tar(tar::Error::Spool(_))
-            | input::Error::Oci(oci::Error::Read(_)),
+            | input::Error::Oci(oci::Error::Read(_))
+            | input::Error::Upper(_),
         ) => None,
         Error::Input(input::Error::OtherFileSystem { .. }) => {
             Some((Exit::Input, Some("--cross-mounts goes into it; or unmount it, or build from a copy")))

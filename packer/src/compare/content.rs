@@ -64,7 +64,8 @@ fn extend(ranges: &mut Vec<Range<u64>>, piece: &Piece) {
     }
 }
 
-/// Two lists of pieces: the same chunks at the same places.
+/// Two lists of pieces: the same chunks at the same places. Where chunks end is part of the format, so the same bytes are
+/// the same chunks.
 pub(super) fn compare_stored(ours: Pieces<'_>, theirs: Pieces<'_>) -> Result<Verdict, Error> {
     let (mut left, mut right) = (Vec::new(), Vec::new());
     let mut differs_at = None;

@@ -16,7 +16,7 @@ use self::data::Data;
 use super::{Error, Part, Surroundings};
 
 /// Walks the directory at `path`.
-pub(super) fn open(path: &Path, cross_mounts: bool, surroundings: Surroundings<'_>) -> Result<Part, Error> {
+pub(super) fn open(path: &Path, cross_mounts: bool, surroundings: Surroundings<'_>) -> Result<Part<'static>, Error> {
     let root = fs::File::open(path).map_err(Error::Open)?;
     let root = Arc::new(std::os::fd::OwnedFd::from(root.into_file()));
     let tree = walk::walk(&root, cross_mounts, surroundings)?;

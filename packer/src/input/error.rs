@@ -70,6 +70,9 @@ pub enum Error {
     /// An OCI layout.
     #[error(transparent)]
     Oci(#[from] oci::Error),
+    /// An overlay's upper directory.
+    #[error(transparent)]
+    Upper(#[from] crate::tree::PathError),
     /// Asked to stop.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),

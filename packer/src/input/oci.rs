@@ -69,7 +69,7 @@ fn open_layer(
     descriptor: &Descriptor,
     diff_id: &str,
     surroundings: Surroundings<'_>,
-) -> Result<(Part, Vec<InodeId>), super::Error> {
+) -> Result<(Part<'static>, Vec<InodeId>), super::Error> {
     if descriptor.media_type.contains("encrypted") {
         return Err(Error::Encrypted { digest: descriptor.digest.clone() }.into());
     }

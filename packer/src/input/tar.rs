@@ -32,7 +32,11 @@ use super::{Location, Part, Surroundings};
 use crate::monitor::Stage;
 
 /// Reads the archive at `location`. With `forced`, also one that looks like an image in an archive.
-pub(super) fn open(location: &Location, forced: bool, surroundings: Surroundings<'_>) -> Result<Part, super::Error> {
+pub(super) fn open(
+    location: &Location,
+    forced: bool,
+    surroundings: Surroundings<'_>,
+) -> Result<Part<'static>, super::Error> {
     surroundings.monitor.begin(Stage::Walk, None);
     let supply = match location {
         Location::Path(path) => open_file(path, surroundings)?,
@@ -50,7 +54,7 @@ pub(super) fn assemble(
     supply: Supply<'_>,
     mut assembly: Assembly,
     surroundings: Surroundings<'_>,
-) -> Result<(Part, Vec<InodeId>), super::Error> {
+) -> Result<(Part<'static>, Vec<InodeId>), super::Error> {
     let mut reader = Reader::new(supply);
     while let Some(entry) = reader.next_entry()? {
         surroundings.cancel.check()?;

@@ -24,9 +24,9 @@ use crate::tree::{FileTree, Identity, Kind, Node, PathError, show};
 use crate::view::{Handle, View};
 
 /// Fills a directory with what a view shows.
-pub(super) struct Writer<'a> {
+pub(super) struct Writer<'a, 's> {
     view: &'a View<'a>,
-    chunks: &'a ChunkReader<'a>,
+    chunks: &'a ChunkReader<'s>,
     owners: Owners,
     monitor: &'a dyn Monitor,
     cancel: &'a Cancel,
@@ -45,10 +45,10 @@ struct Level {
     names: std::vec::IntoIter<Vec<u8>>,
 }
 
-impl<'a> Writer<'a> {
+impl<'a, 's> Writer<'a, 's> {
     pub(super) fn new(
         view: &'a View<'a>,
-        chunks: &'a ChunkReader<'a>,
+        chunks: &'a ChunkReader<'s>,
         owners: Owners,
         monitor: &'a dyn Monitor,
         cancel: &'a Cancel,

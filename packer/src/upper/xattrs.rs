@@ -8,7 +8,7 @@ use crate::view::{ESCAPED, OPAQUE, OVERLAY_PREFIXES};
 /// The name under which a layer keeps that a directory is opaque.
 const KEPT_OPAQUE: &[u8] = b"trusted.overlay.opaque";
 /// Overlay's notes that mean nothing in another mount.
-const NOTES: [&[u8]; 6] = [b"origin", b"impure", b"nlink", b"upper", b"uuid", b"protattr"];
+const NOTES: [&[u8]; 5] = [b"origin", b"impure", b"upper", b"uuid", b"protattr"];
 
 const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 const CAPABILITY: &[u8] = b"security.capability";
@@ -43,6 +43,7 @@ impl Marks {
                 Some(b"whiteout") => marks.whiteout = true,
                 Some(b"redirect") => marks.redirect = Some(value.clone()),
                 Some(b"metacopy") => marks.metacopy = true,
+                Some(b"nlink") => return Err(Error::Indexed),
                 Some(rest) if NOTES.contains(&rest) || rest.starts_with(ESCAPED) => {}
                 Some(_) => {
                     return Err(Error::Attribute { name: name.escape_ascii().to_string() });
@@ -161,6 +162,7 @@ mod tests {
             assert!(of("metacopy", b"").unwrap().metacopy);
             assert_eq!(of("origin", b"..").unwrap(), Marks::default());
             assert_eq!(of("overlay.opaque", b"y").unwrap(), Marks::default());
+            assert!(matches!(of("nlink", b"U-1"), Err(Error::Indexed)));
             assert!(of("novelty", b"").is_err());
         }
     }

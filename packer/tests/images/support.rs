@@ -12,10 +12,12 @@ use dsec_format::ChunkDigest;
 use dsec_format::extents::{Extent, encode};
 use dsec_format::image::{Config, Image, LayerRecord};
 use dsec_format::layer::{Layer, Totals};
+use dsec_pack::build::{Options, Request};
+use dsec_pack::input::{self, Input, Location};
 use dsec_pack::tree::{Content, Directory, FileTree, Kind};
 use dsec_pack::{Cancel, Silent};
 use dsec_store::pack::{FrameBuilder, PackWriter};
-use dsec_store::{LocalStore, Store};
+use dsec_store::{LocalStore, Source, Store};
 
 pub(crate) const CHUNK_BYTES: u64 = 64 << 10;
 
@@ -49,6 +51,21 @@ impl Lab {
         let image = Image::new("amd64", layers, Config::default());
         self.store.put_image(&image).unwrap();
         image
+    }
+
+    /// The image that `build` makes of a directory.
+    pub(crate) fn built(&self, directory: &Path) -> Image {
+        let input = Input {
+            location: Location::Path(directory.to_owned()),
+            kind: Some(input::Kind::Directory),
+            cross_mounts: false,
+            oci_ref: None,
+            architecture: "amd64".to_owned(),
+        };
+        let request = Request { input, name: None, config: Config::default() };
+        let options = Options { level: 3, threads: 2 };
+        let built = dsec_pack::build(&self.store, &request, options, &Silent, &Cancel::new()).unwrap();
+        self.store.read_image(&built.image).unwrap()
     }
 
     /// A layer of a tree, as it is.

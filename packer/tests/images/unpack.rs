@@ -25,11 +25,11 @@ fn oddities(lab: &Lab) -> std::path::PathBuf {
         "mkdir -p a/b read-only sticky; echo one >a/file; ln a/file a/b/link; ln -s /etc/passwd a/abs; ln -s .. a/b/up;
          ln a/b/up a/b/up-too; mkfifo fifo; mknod null c 1 3; mknod block b 259 65537; printf '' >empty;
          head -c 300000 /dev/urandom >large; truncate -s 5000000000 huge-hole; printf end >>huge-hole; cp /bin/true suid;
-         python3 -c 'import socket; socket.socket(socket.AF_UNIX).bind(\"sock\")';
          chmod 4755 suid; chmod 1777 sticky; chmod 500 read-only; chmod 0 empty; chown 70000:4294967294 a/b large;
          chown -h 5:6 a/abs; printf x >\"$(printf 'odd\\377\\nname')\"; touch -h -d @-1.5 a/abs; touch -d @4102444800.000000001 large;
          touch -d @1.999999999 a/b read-only .",
     );
+    std::os::unix::net::UnixListener::bind(tree.join("sock")).unwrap();
     let set = |name: &str, xattr: &str, value: &[u8]| {
         rustix::fs::lsetxattr(tree.join(name), xattr, value, rustix::fs::XattrFlags::empty()).unwrap();
     };
@@ -43,7 +43,7 @@ fn oddities(lab: &Lab) -> std::path::PathBuf {
     ];
     set("a/file", "system.posix_acl_access", &acl);
     set("a/b", "system.posix_acl_default", &acl);
-    sh(&tree, "touch -h -d @-1.5 a/abs; touch -d @77.000000077 a");
+    sh(&tree, "touch -h -d @-1.5 a/abs; touch -d @77.000000077 a .");
     tree
 }
 

@@ -6,6 +6,7 @@ use dsec_pack::tree::{Directory, FileTree};
 use dsec_pack::view::{Layers, View};
 
 use crate::support::{Lab, need_root, run, sh};
+use crate::uppers::unmount;
 
 /// Layers with everything that overlay interprets.
 fn layers(lab: &Lab) -> [std::path::PathBuf; 3] {
@@ -43,7 +44,7 @@ struct Mounted(std::path::PathBuf);
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        run("umount", &[self.0.to_str().unwrap()]);
+        unmount(&self.0);
     }
 }
 
