@@ -273,3 +273,18 @@ fn links_between_documents_lead_somewhere() {
     }
     assert_none(&wrong, "links to files that do not exist");
 }
+
+#[test]
+fn every_fixture_is_used_by_name() {
+    let root = &metadata().workspace_root;
+    let files = files(root);
+    let is_text = |path: &&Utf8PathBuf| matches!(path.extension(), Some("rs" | "py" | "md" | "toml"));
+    let texts: Vec<_> = files.iter().filter(is_text).map(|path| (path, read(root, path))).collect();
+    let fixtures = files.iter().filter(|path| path.starts_with("fixtures"));
+    let is_named = |fixture: &Utf8PathBuf| {
+        let name = fixture.file_name().unwrap_or_default();
+        texts.iter().any(|(path, text)| *path != fixture && text.contains(name))
+    };
+    let unused: Vec<_> = fixtures.filter(|path| !is_named(path)).map(ToString::to_string).collect();
+    assert_none(&unused, "fixtures that no test or document names");
+}
