@@ -123,7 +123,7 @@ class Loop:
     # What is killed.
 
     def build_command(self, name):
-        return [program("dsec-pack"), "--store", self.store.path, "build", self.tree, name]
+        return [program("dsec-pack"), "--store", self.store.path, "build", self.tree, "--ref", name]
 
     def built(self):
         """A new image in the store, built in peace."""
@@ -232,7 +232,7 @@ class Loop:
     def debian_in_store(self):
         tree = trees.debian(self.work)
         if DEBIAN not in self.names(self.store):
-            self.store.run("build", tree, DEBIAN)
+            self.store.run("build", tree, "--ref", DEBIAN)
             self.acknowledge(self.store, DEBIAN)
         return tree
 

@@ -66,12 +66,12 @@ def play(work):
         say(f"{measures.entries(base)} and {measures.entries(second)} entries")
 
     with step(f"dsec-pack build: {BASE}") as say:
-        local.run("build", base, BASE)
+        local.run("build", base, "--ref", BASE)
         stored = measures.stored_bytes(local, BASE)
         say(f"{mb(stored)} stored of {mb(measures.logical_bytes(local, BASE))}")
 
     with step(f"dsec-pack build: {WITH_GIT}") as say:
-        local.run("build", second, WITH_GIT)
+        local.run("build", second, "--ref", WITH_GIT)
         before = stored
         say(f"{mb(local.bytes('packs') - before)} more in the store")
 

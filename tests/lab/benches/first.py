@@ -22,7 +22,7 @@ def figures(work):
     """Yields each figure as it is measured."""
     tree = trees.debian(work)
     store = Store(work.path / "store")
-    store.run("build", tree, IMAGE)
+    store.run("build", tree, "--ref", IMAGE)
     yield from reads(work, store, ext4(work, tree))
     yield builds(work, tree)
     yield from sandboxes(work, store)
@@ -85,7 +85,7 @@ def builds(work, tree):
     read_all(tree)
 
     def ours():
-        Store(scratch / "store").run("build", tree, IMAGE)
+        Store(scratch / "store").run("build", tree, "--ref", IMAGE)
 
     def other():
         shell(f"tar -c . | zstd -3 -q -f -o {shlex.quote(str(scratch / 'tree.tar.zst'))}", tree)

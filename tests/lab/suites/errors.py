@@ -53,7 +53,7 @@ class World:
             (self.tree / f"d/file-{number}").write_bytes(os.urandom(30_000) + b"text " * 1000)
         (self.tree / "d/large").write_bytes(os.urandom(2 << 20))
         self.good = Store(work.path / "good")
-        self.good.run("build", self.tree, IMAGE)
+        self.good.run("build", self.tree, "--ref", IMAGE)
         self.copies = 0
 
     def copy(self):
@@ -152,7 +152,7 @@ def unknown_version(world):
 def wrong_digest(world):
     store = world.copy()
     (world.tree / "d/added").write_text("a second image")
-    store.run("build", world.tree, "e2e/second:1")
+    store.run("build", world.tree, "--ref", "e2e/second:1")
     (world.tree / "d/added").unlink()
     names = [store.json("show", name)["digest"].removeprefix("blake3:") for name in (IMAGE, "e2e/second:1")]
     good, other = (store.path / "images" / name[:2] / name for name in names)
@@ -183,13 +183,13 @@ def full_disk(world):
         store = Store(point / "store")
         small = world.work.directory("small")
         (small / "file").write_text("fits")
-        store.run("build", small, "e2e/small:1")
-        fails(store, FULL, [], "build", world.tree, "e2e/large:1")
+        store.run("build", small, "--ref", "e2e/small:1")
+        fails(store, FULL, [], "build", world.tree, "--ref", "e2e/large:1")
         store.run("fsck")
         store.run("verify", "e2e/small:1", "--against", small)
         store.run("ls")
         (small / "more").write_text("fits as well, after the failure")
-        store.run("build", small, "e2e/small:2")
+        store.run("build", small, "--ref", "e2e/small:2")
     finally:
         run("umount", point)
 
@@ -236,12 +236,12 @@ def no_image(world):
     store = world.copy()
     garbage = world.work.path / "garbage"
     garbage.write_bytes(os.urandom(100_000))
-    fails(store, INPUT, ["garbage"], "build", garbage, "e2e/garbage:1")
+    fails(store, INPUT, ["garbage"], "build", garbage, "--ref", "e2e/garbage:1")
     layout = world.work.directory("layout")
     (layout / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
     (layout / "index.json").write_text("not JSON")
-    fails(store, INPUT, ["index.json"], "build", layout, "e2e/garbage:1")
-    fails(store, NOT_FOUND, ["not-there"], "build", world.work.path / "not-there", "e2e/garbage:1")
+    fails(store, INPUT, ["index.json"], "build", layout, "--ref", "e2e/garbage:1")
+    fails(store, NOT_FOUND, ["not-there"], "build", world.work.path / "not-there", "--ref", "e2e/garbage:1")
 
 
 def archive(world, name, *members):
@@ -260,19 +260,19 @@ def archive(world, name, *members):
 def truncated_tar(world):
     path = archive(world, "cut.tar", (tarfile.TarInfo("large"), os.urandom(100_000)))
     os.truncate(path, 50_000)
-    fails(world.copy(), INPUT, ["cut.tar"], "build", path, "e2e/cut:1")
+    fails(world.copy(), INPUT, ["cut.tar"], "build", path, "--ref", "e2e/cut:1")
 
 
 def evil_tar(world, name):
     path = archive(world, "evil.tar", (tarfile.TarInfo(name), b"outside"))
-    fails(world.copy(), INPUT, [name], "build", path, "e2e/evil:1")
+    fails(world.copy(), INPUT, [name], "build", path, "--ref", "e2e/evil:1")
     check(not (world.work.path / "escaped").exists(), "a file was made outside")
 
 
 def evil_link(world):
     link = tarfile.TarInfo("link")
     link.type, link.linkname = tarfile.LNKTYPE, "../../../../etc/passwd"
-    fails(world.copy(), INPUT, ["link"], "build", archive(world, "link.tar", (link, b"")), "e2e/evil:1")
+    fails(world.copy(), INPUT, ["link"], "build", archive(world, "link.tar", (link, b"")), "--ref", "e2e/evil:1")
 
 
 def no_store(world):
@@ -280,7 +280,7 @@ def no_store(world):
     (directory / "something").write_text("of someone else")
     store = Store(directory)
     before = state(store)
-    done = store.run("build", world.tree, "e2e/x:1", ok=None)
+    done = store.run("build", world.tree, "--ref", "e2e/x:1", ok=None)
     check(done.returncode != 0, "a directory that is no store was taken for one")
     one_error(done, done.returncode, str(directory))
     equal(state(store), before, "the directory")

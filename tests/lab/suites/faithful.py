@@ -21,7 +21,7 @@ def run_cases(cases, work):
         tree = make(work)
         image = f"e2e/{name}:1"
         want = trees.listing(tree)
-        cases.run(f"{name}: build", store.run, "build", tree, image)
+        cases.run(f"{name}: build", store.run, "build", tree, "--ref", image)
         cases.run(f"{name}: verify --against finds no difference", store.run, "verify", image, "--against", tree)
         cases.run(f"{name}: fsck.erofs takes every metadata image", metadata_is_sound, work, store, image)
         cases.run(f"{name}: the same input gives the same digest", same_digest, work, store, tree, image)
@@ -47,7 +47,7 @@ def metadata_is_sound(work, store, image):
 
 def same_digest(work, store, tree, image):
     again = Store(work.path / "again")
-    again.run("build", tree, image)
+    again.run("build", tree, "--ref", image)
     equal(again.json("show", image)["digest"], store.json("show", image)["digest"], "the digest of a second build")
     shutil.rmtree(again.path)
 
@@ -83,7 +83,7 @@ def from_tar(work, store, tree, image):
     keep = ("--xattrs", "--xattrs-include=*", "--acls", "--format=posix", "--sparse", "--numeric-owner")
     run("tar", *keep, "-C", tree, "-cf", archive, ".", ok=(0,))
     name = f"{image}-tar"
-    store.run("build", archive, name)
+    store.run("build", archive, "--ref", name)
     target = work.path / "from-tar"
     store.run("unpack", name, target)
     # A tar cannot hold a socket.
@@ -99,7 +99,7 @@ def difference_is_found(work, store):
     (tree / "d").mkdir(parents=True)
     for name in ("content", "mode", "time", "gone"):
         (tree / "d" / name).write_text("as it was")
-    store.run("build", tree, "e2e/small:1")
+    store.run("build", tree, "--ref", "e2e/small:1")
     store.run("verify", "e2e/small:1", "--against", tree)
     status = (tree / "d/content").stat()
     (tree / "d/content").write_text("as it is.")
@@ -120,7 +120,7 @@ def from_oci(work, store):
     top = [oci.file("d/.wh.goes"), oci.directory("o"), oci.file("o/.wh..wh..opq"), oci.file("o/new", b"new", 0o755)]
     layout = work.path / "layout"
     oci.write_layout(layout, [base, top], {"Cmd": ["/o/new"], "Env": ["A=b"], "WorkingDir": "/d"})
-    store.run("build", layout, "e2e/oci:1")
+    store.run("build", layout, "--ref", "e2e/oci:1")
     shown = store.json("show", "e2e/oci:1")
     config = {"cmd": ["/o/new"], "env": ["A=b"], "working_dir": "/d"}
     equal((len(shown["layers"]), shown["config"]), (2, config), "layers and configuration")

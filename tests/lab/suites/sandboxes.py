@@ -14,7 +14,7 @@ IMAGE = "e2e/debian:12"
 
 def run_cases(cases, work):
     store = Store(work.path / "store")
-    store.run("build", trees.debian(work), IMAGE)
+    store.run("build", trees.debian(work), "--ref", IMAGE)
     node = Node(work, store.path).start_mountd().start_edge()
     for name, case in (
         ("exit codes and output are exact", exit_codes),
