@@ -8,6 +8,7 @@ import struct
 from .work import Failure, run
 
 IDENTITY_BYTES = 160
+DEVICE_BYTES_OFFSET = 112
 STORAGE = struct.Struct("<QQBB14x")
 PLAIN, ZSTD = 0, 1
 
@@ -23,9 +24,19 @@ def stored_layer(store, digest):
     return store.path / "layers" / name[:2] / name
 
 
+def check_metadata(store, digest, directory):
+    """`fsck.erofs` of a layer's metadata image, beside an empty device of the size that the layer states."""
+    metadata, device = directory / "metadata.erofs", directory / "device"
+    device_bytes = write_metadata(store, digest, metadata)
+    run("truncate", f"--size={device_bytes}", device)
+    run("fsck.erofs", f"--device={device}", metadata)
+    device.unlink()
+
+
 def write_metadata(store, digest, path):
-    """Writes the plain EROFS metadata image of a layer into a file."""
+    """Writes the plain EROFS metadata image of a layer into a file; gives the size of its data device."""
     data = stored_layer(store, digest).read_bytes()
+    (device_bytes,) = struct.unpack_from("<Q", data, DEVICE_BYTES_OFFSET)
     metadata_bytes, _, codec, _ = STORAGE.unpack_from(data, IDENTITY_BYTES)
     start = IDENTITY_BYTES + STORAGE.size
     stored = data[start : start + metadata_bytes]
@@ -37,3 +48,4 @@ def write_metadata(store, digest, path):
         run("zstd", "-d", "-q", "-f", packed, "-o", path)
     else:
         raise Failure(f"layer {digest} has unknown codec {codec}")
+    return device_bytes
