@@ -63,7 +63,9 @@ def road_is_faithful(work, node, image, want):
     node.mount(image, point)
     (status,) = [status for status in node.status()["images"] if status["spec"] == image]
     equal(status["road"], node.road, "the road that is used")
-    wrong = trees.differences(trees.listing(point), want)
+    # A file system in user space shows holes as the zeros that they are; only the kernel's EROFS tells where they lie.
+    ignored = ("data",) if node.road == "fuse" else ()
+    wrong = trees.differences(trees.listing(point), want, ignored)
     node.umount(point)
     check(not wrong, "\n".join(wrong))
 
