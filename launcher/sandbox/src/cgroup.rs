@@ -193,10 +193,18 @@ fn favour_moves() -> Option<OwnedFd> {
 }
 
 fn make(path: &Path) -> Result<(), Error> {
-    match rustix::fs::mkdir(path, Mode::from_raw_mode(0o755)) {
-        Ok(()) | Err(Errno::EXIST) => Ok(()),
-        Err(errno) => Err(Error::Group { what: "make", path: path.to_owned(), errno }),
+    match new(path) {
+        Err(Error::Group { errno: Errno::EXIST, .. }) => Ok(()),
+        other => other,
     }
+}
+
+fn new(path: &Path) -> Result<(), Error> {
+    rustix::fs::mkdir(path, Mode::from_raw_mode(0o755)).map_err(|errno| Error::Group {
+        what: "make",
+        path: path.to_owned(),
+        errno,
+    })
 }
 
 /// The cgroups of one sandbox.
@@ -207,14 +215,15 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    /// Makes them and sets the limits. The caller removes them when this fails half way.
+    /// Makes the one of version 2: from here on the id is this sandbox's. Fails with EEXIST when another has it.
+    pub(crate) fn claim(&self) -> Result<(), Error> {
+        new(&self.unified)
+    }
+
+    /// Makes the others and sets the limits. The caller removes them when this fails half way.
     pub(crate) fn create(&self, limits: &Limits) -> Result<(), Error> {
-        for path in [&self.unified].into_iter().chain(self.version_1.iter().map(|(_, path)| path)) {
-            rustix::fs::mkdir(path, Mode::from_raw_mode(0o755)).map_err(|errno| Error::Group {
-                what: "make",
-                path: path.clone(),
-                errno,
-            })?;
+        for (_, path) in &self.version_1 {
+            new(path)?;
         }
         for controller in Controller::ALL {
             self.limit(controller, limits)?;
@@ -249,11 +258,7 @@ impl Groups {
     /// The cgroup of a command, made.
     pub(crate) fn create_command(&self, number: u64) -> Result<Command, Error> {
         let path = self.unified.join(format!("e{number}"));
-        rustix::fs::mkdir(&path, Mode::from_raw_mode(0o755)).map_err(|errno| Error::Group {
-            what: "make",
-            path: path.clone(),
-            errno,
-        })?;
+        new(&path)?;
         Ok(Command { path })
     }
 

@@ -1,9 +1,8 @@
 //! Pid 1 of a sandbox: what it does between its birth and its program.
 //!
-//! It works beside the process that makes the sandbox. By itself: the host name, the loopback interface, its cgroups. Once
-//! its ids are mapped: the file systems that must be mounted from inside the namespaces (`/proc`, terminals, message
-//! queues, shared memory). Once the root is there: put it together, leave the host's mounts behind, give up every
-//! privilege, become the reaper.
+//! It works beside the process that makes the sandbox. By itself: its cgroups, the host name, the loopback interface. Once
+//! its ids are mapped: `/proc`, `/dev` and `/sys` with what is mounted in them. Once the root is there: put them into it,
+//! leave the host's mounts behind, give up every privilege, become the reaper.
 
 use crate::cgroup::Groups;
 use crate::policy::{Cover, MASKS};
@@ -24,9 +23,9 @@ const PTS: Slot = Slot::new(5);
 const SHM: Slot = Slot::new(6);
 const QUEUES: Slot = Slot::new(7);
 
-/// Open from here on: the ids are mapped.
+/// Open from here on: the ids are mapped; `/dev` and `/sys` are in their slots.
 pub(crate) const GATE_IDS: u32 = 1;
-/// Open from here on: root, `/dev` and `/sys` are in their slots.
+/// Open from here on: the root is in its slot.
 pub(crate) const GATE_ROOT: u32 = 2;
 
 pub(crate) const NAMESPACES: i32 = libc::CLONE_NEWUSER
@@ -142,11 +141,25 @@ pub(crate) fn program<'a>(spec: &Spec, groups: &Groups, reaper: &'a Reaper) -> P
     program.push(Step::Loopback, Op::LoopbackUp);
     program.push(Step::Ids, Op::Gate(GATE_IDS));
     file_systems(&mut program, spec);
+    masks(&mut program);
     program.push(Step::Root, Op::Gate(GATE_ROOT));
     program.push(Step::Descriptors, Op::OwnFiles);
-    attach(&mut program, spec);
-    masks(&mut program);
+    for (mount, dir, path) in [
+        (ROOT, Fd::Cwd, path(&spec.directory)),
+        (DEV, Fd::Slot(ROOT), text("dev")),
+        (SYS, Fd::Slot(ROOT), text("sys")),
+        (PROC, Fd::Slot(ROOT), text("proc")),
+    ] {
+        program.push(Step::Attach, Op::Attach { mount: Fd::Slot(mount), dir, path });
+    }
     program.push(Step::Pivot, Op::PivotRoot(path(&spec.directory)));
+    give_up_privileges(&mut program);
+    let argv = Strings::new(vec![c"init".into()]);
+    program.push(Step::Exec, Op::ExecFd { fd: reaper.as_fd(), argv, env: Strings::new(Vec::new()) });
+    program
+}
+
+fn give_up_privileges(program: &mut Program<'_>) {
     for op in [
         Op::NewSession,
         Op::Ids { uid: 0, gid: 0, groups: Vec::new() },
@@ -158,9 +171,6 @@ pub(crate) fn program<'a>(spec: &Spec, groups: &Groups, reaper: &'a Reaper) -> P
     ] {
         program.push(Step::Privileges, op);
     }
-    let argv = Strings::new(vec![c"init".into()]);
-    program.push(Step::Exec, Op::ExecFd { fd: reaper.as_fd(), argv, env: Strings::new(Vec::new()) });
-    program
 }
 
 /// Joins the cgroups of version 1, by the host's paths: before anything else.
@@ -170,6 +180,8 @@ pub(crate) fn join(program: &mut Program<'_>, groups: &Groups) {
     }
 }
 
+/// `/proc`, `/dev` and `/sys` are put together over the host's, in this mount namespace, while the root is still being
+/// made; they move into it as they are.
 fn file_systems(program: &mut Program<'_>, spec: &Spec) {
     let mut mount = |step, kind: &str, options: &[(&str, &str)], attributes, into| {
         let options = options.iter().map(|(key, value)| (text(key), text(value))).collect();
@@ -182,17 +194,16 @@ fn file_systems(program: &mut Program<'_>, spec: &Spec) {
     let size = spec.limits.memory_bytes.to_string();
     mount(Step::SharedMemory, "tmpfs", &[("size", &size), ("mode", "1777")], NOSUID | NODEV, SHM);
     mount(Step::Queues, "mqueue", &[], NOSUID | NODEV | NOEXEC, QUEUES);
-}
-
-fn attach(program: &mut Program<'_>, spec: &Spec) {
-    let mut attach = |mount, dir, path| program.push(Step::Attach, Op::Attach { mount: Fd::Slot(mount), dir, path });
-    attach(ROOT, Fd::Cwd, path(&spec.directory));
-    attach(DEV, Fd::Slot(ROOT), text("dev"));
-    attach(SYS, Fd::Slot(ROOT), text("sys"));
-    attach(PTS, Fd::Slot(DEV), text("pts"));
-    attach(SHM, Fd::Slot(DEV), text("shm"));
-    attach(QUEUES, Fd::Slot(DEV), text("mqueue"));
-    attach(PROC, Fd::Slot(ROOT), text("proc"));
+    for (mount, dir, path) in [
+        (PROC, Fd::Cwd, text("/proc")),
+        (DEV, Fd::Cwd, text("/dev")),
+        (SYS, Fd::Cwd, text("/sys")),
+        (PTS, Fd::Slot(DEV), text("pts")),
+        (SHM, Fd::Slot(DEV), text("shm")),
+        (QUEUES, Fd::Slot(DEV), text("mqueue")),
+    ] {
+        program.push(Step::Attach, Op::Attach { mount: Fd::Slot(mount), dir, path });
+    }
 }
 
 fn masks(program: &mut Program<'_>) {

@@ -20,6 +20,7 @@
 #![deny(clippy::unwrap_used, clippy::indexing_slicing)]
 
 mod cgroup;
+mod closer;
 mod directory;
 mod exec;
 mod files;
@@ -32,6 +33,7 @@ mod root;
 mod runtime;
 mod sandbox;
 mod spec;
+mod system;
 mod template;
 mod user;
 
@@ -47,6 +49,7 @@ pub use root::Error as RootError;
 pub use runtime::{Config, Error, Runtime};
 pub use sandbox::{Sandbox, State, Usage};
 pub use spec::{IDS, Id, IdError, Limits, Profile, Spec, SpecError};
+pub use system::Error as SystemError;
 pub use template::Error as TemplateError;
 pub use user::{Error as UserError, User};
 

@@ -5,7 +5,7 @@
 //! file system ids of the sandbox: the kernel does overlay's own work (its scratch directory, whiteouts, copy-up) as the
 //! mounter, whose ids must exist under the map.
 
-use crate::directory::{SYSTEM, UPPER, WORK};
+use crate::directory::{UPPER, WORK};
 use crate::spec::Spec;
 use dsec_sys::creds::FileIds;
 use dsec_sys::mount::{clone_at, map_ids};
@@ -87,11 +87,19 @@ pub enum Error {
 const OPTIONS: &[(&str, &str)] =
     &[("redirect_dir", "nofollow"), ("metacopy", "off"), ("index", "off"), ("xino", "auto"), ("source", "sandbox")];
 
-/// Mounts the overlay, detached.
+/// A root that is mounted, attached nowhere.
+pub(crate) struct Root {
+    /// The mount.
+    pub(crate) mount: OwnedFd,
+    /// Copies of mounts that it was made from, and needs no longer.
+    pub(crate) spent: Vec<OwnedFd>,
+}
+
+/// Mounts the overlay: the layers, `system` (the platform's own) on top of them, the upper.
 ///
 /// # Errors
 /// [`Error`].
-pub(crate) fn mount(spec: &Spec, user_ns: BorrowedFd<'_>) -> Result<OwnedFd, Error> {
+pub(crate) fn mount(spec: &Spec, system: OwnedFd, user_ns: BorrowedFd<'_>) -> Result<Root, Error> {
     let directory = &spec.directory;
     let own = mapped(directory, user_ns, MountAttrFlags::empty())?;
     let part = |name| {
@@ -104,13 +112,13 @@ pub(crate) fn mount(spec: &Spec, user_ns: BorrowedFd<'_>) -> Result<OwnedFd, Err
     };
     let failed = |errno| Error::Mount { directory: directory.clone(), kernel: String::new(), errno };
     let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).map_err(failed)?;
-    fsconfig_set_fd(&context, "lowerdir+", part(SYSTEM)?).map_err(refused(SYSTEM.into()))?;
+    fsconfig_set_fd(&context, "lowerdir+", system.as_fd()).map_err(refused("the system layer".into()))?;
     // A detached mount lasts as long as its descriptor, so all are held until the overlay has copied them.
-    let mut layers = Vec::with_capacity(spec.layers.len());
+    let mut spent = vec![system];
     for layer in spec.layers.iter().rev() {
         let mount = mapped(layer, user_ns, MountAttrFlags::MOUNT_ATTR_RDONLY)?;
         fsconfig_set_fd(&context, "lowerdir+", mount.as_fd()).map_err(refused(layer.display().to_string()))?;
-        layers.push(mount);
+        spent.push(mount);
     }
     fsconfig_set_fd(&context, "upperdir", part(UPPER)?).map_err(refused(UPPER.into()))?;
     fsconfig_set_fd(&context, "workdir", part(WORK)?).map_err(refused(WORK.into()))?;
@@ -124,7 +132,9 @@ pub(crate) fn mount(spec: &Spec, user_ns: BorrowedFd<'_>) -> Result<OwnedFd, Err
         fsconfig_create(&context).map_err(logged)?;
     }
     // An image may hold device nodes; they must not lead to the host's devices.
-    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NODEV).map_err(failed)
+    let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_NODEV).map_err(failed)?;
+    spent.push(own);
+    Ok(Root { mount, spent })
 }
 
 /// What the kernel has noted about a mount that failed.

@@ -1,6 +1,7 @@
 //! What all sandboxes of a process share, and how one is made.
 
-use crate::cgroup::{self, Layout};
+use crate::cgroup::{self, Groups, Layout};
+use crate::closer::Closer;
 use crate::directory;
 use crate::init::{self, DEV, GATE_IDS, GATE_ROOT, NAMESPACES, ROOT, SYS, Step};
 use crate::policy;
@@ -8,6 +9,7 @@ use crate::remove;
 use crate::root;
 use crate::sandbox::{Sandbox, State};
 use crate::spec::{IDS, Id, Spec, SpecError};
+use crate::system::{self, Systems};
 use crate::template::{self, Template};
 use dsec_sys::child::{self, Options, Staged};
 use dsec_sys::reaper::Reaper;
@@ -31,6 +33,9 @@ pub enum Error {
     /// Its cgroups.
     #[error(transparent)]
     Cgroup(#[from] cgroup::Error),
+    /// Its system layer.
+    #[error(transparent)]
+    System(#[from] system::Error),
     /// Its root.
     #[error(transparent)]
     Root(#[from] root::Error),
@@ -119,6 +124,8 @@ pub struct Runtime {
 pub(crate) struct Shared {
     pub(crate) layout: Layout,
     pub(crate) template: Template,
+    pub(crate) systems: Systems,
+    closer: Closer,
     pub(crate) reaper: Reaper,
     pub(crate) filter: Filter,
     pub(crate) own_pid_ns: File,
@@ -141,6 +148,9 @@ impl Runtime {
         let shared = Shared {
             layout: Layout::probe(&config.cgroup_parent)?,
             template: Template::new()?,
+            systems: Systems::new()
+                .map_err(|errno| Error::Process { what: "mount the tmpfs of system layers", errno })?,
+            closer: Closer::new()?,
             reaper: Reaper::new().map_err(|errno| Error::Process { what: "write the reaper into a memfd", errno })?,
             filter: policy::build()?,
             own_pid_ns: dsec_sys::ns::own_pid_ns()?,
@@ -150,44 +160,45 @@ impl Runtime {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Makes a sandbox. When it fails, nothing of it is left.
+    /// Makes a sandbox. When it fails, nothing of it is left; what was there before under its id or directory is untouched.
     ///
     /// # Errors
     /// [`Error`].
     pub fn create(&self, spec: &Spec) -> Result<Sandbox, Error> {
         spec.check()?;
-        directory::create(spec).inspect_err(|_| self.undo(spec))?;
-        self.start(spec).inspect_err(|_| self.undo(spec))
-    }
-
-    /// After a failure the first error is the one to tell; what could not be removed is the next sweep's.
-    fn undo(&self, spec: &Spec) {
-        if let Err(error) = self.sweep(&spec.id, &spec.directory) {
-            tracing::warn!(sandbox = %spec.id, %error, "a sandbox that was not made has left something");
-        }
-    }
-
-    fn start(&self, spec: &Spec) -> Result<Sandbox, Error> {
+        directory::claim(spec)?;
         let groups = self.shared.layout.groups(&spec.id);
+        groups.claim().inspect_err(|_| told(spec, remove::tree(&spec.directory)))?;
+        // From here on id and directory are this sandbox's alone, and so is whatever is found under them.
+        self.start(spec, &groups).inspect_err(|_| told(spec, self.sweep(&spec.id, &spec.directory)))
+    }
+
+    fn start(&self, spec: &Spec, groups: &Groups) -> Result<Sandbox, Error> {
+        directory::fill(spec)?;
+        self.shared.systems.create(spec)?;
         groups.create(&spec.limits)?;
         let cgroup = groups.open()?;
-        let program = init::program(spec, &groups, &self.shared.reaper);
+        let program = init::program(spec, groups, &self.shared.reaper);
         let options = Options { namespaces: flags(NAMESPACES), cgroup: Some(cgroup.as_fd()) };
         let furnished = child::stage(&program, options, |staged| self.furnish(spec, staged));
-        let (child, ()) = furnished.map_err(|error| error.of(&spec.id))?;
+        let (child, spent) = furnished.map_err(|error| error.of(&spec.id))?;
+        self.shared.closer.close(spent);
         Sandbox::new(self.shared.clone(), spec, child)
     }
 
-    /// The outer half of making a sandbox: ids, then the root.
-    fn furnish(&self, spec: &Spec, staged: &Staged<'_>) -> Result<(), Failure> {
+    /// The outer half of making a sandbox: ids, `/dev` and `/sys`, then the root. What is to be closed afterwards.
+    fn furnish(&self, spec: &Spec, staged: &Staged<'_>) -> Result<Vec<OwnedFd>, Failure> {
+        let shared = &self.shared;
         let user_ns = map_ids(staged.pid(), spec.id_base)?;
-        staged.open_gate(GATE_IDS);
         let template = |path| move |errno| Error::Template(template::Error { what: "clone", path, errno });
-        staged.provide(DEV, self.shared.template.dev(user_ns.as_fd()).map_err(template("dev"))?);
-        staged.provide(SYS, self.shared.template.sys(user_ns.as_fd()).map_err(template("sys"))?);
-        staged.provide(ROOT, root::mount(spec, user_ns.as_fd()).map_err(Error::Root)?);
+        staged.provide(DEV, shared.template.dev(user_ns.as_fd()).map_err(template("dev"))?);
+        staged.provide(SYS, shared.template.sys(user_ns.as_fd()).map_err(template("sys"))?);
+        staged.open_gate(GATE_IDS);
+        let system = shared.systems.mount(&spec.id, user_ns.as_fd()).map_err(Error::System)?;
+        let root = root::mount(spec, system, user_ns.as_fd()).map_err(Error::Root)?;
+        staged.provide(ROOT, root.mount);
         staged.open_gate(GATE_ROOT);
-        Ok(())
+        Ok(root.spent)
     }
 
     /// Finds a running sandbox again by what was kept of it.
@@ -206,6 +217,7 @@ impl Runtime {
         let groups = self.shared.layout.groups(id);
         groups.kill()?;
         groups.remove()?;
+        self.shared.systems.remove(id)?;
         Ok(remove::tree(directory)?)
     }
 
@@ -213,6 +225,13 @@ impl Runtime {
     #[must_use]
     pub fn controllers_on_version_1(&self) -> Vec<&'static str> {
         self.shared.layout.version_1().collect()
+    }
+}
+
+/// After a failure the first error is the one to return; what could not be removed is the next sweep's.
+fn told<E: std::error::Error>(spec: &Spec, removed: Result<(), E>) {
+    if let Err(error) = removed {
+        tracing::warn!(sandbox = %spec.id, %error, "a sandbox that was not made has left something");
     }
 }
 

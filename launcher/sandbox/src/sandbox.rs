@@ -185,6 +185,7 @@ impl Sandbox {
     pub fn destroy(&self) -> Result<(), Error> {
         self.stop()?;
         self.groups.remove()?;
+        self.shared.systems.remove(&self.state.id)?;
         Ok(remove::tree(&self.state.directory)?)
     }
 
