@@ -17,14 +17,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let count: usize = args.next().and_then(|text| text.to_str()?.parse().ok()).unwrap_or(200);
     let runtime = Runtime::open(&Config { cgroup_parent: "dsec-measure".into() })?;
-    let mut times: [Vec<Duration>; 4] = Default::default();
+    let mut times: [Vec<Duration>; 5] = Default::default();
     for number in 0..count {
         let spec = spec(Path::new(&layer), Path::new(&directory), number);
         for (list, time) in times.iter_mut().zip(round(&runtime, &spec)?) {
             list.push(time);
         }
     }
-    for (name, list) in ["create", "exec to end", "destroy", "all"].iter().zip(&mut times) {
+    for (name, list) in ["create", "exec to end", "stop", "remove", "all"].iter().zip(&mut times) {
         list.sort();
         let at = |per_cent: usize| list.get(list.len() * per_cent / 100).map_or(0, Duration::as_micros);
         println!("{name:12} p50 {:6} us   p99 {:6} us", at(50), at(99));
@@ -47,7 +47,7 @@ fn spec(layer: &Path, directory: &Path, number: usize) -> Spec {
     }
 }
 
-fn round(runtime: &Runtime, spec: &Spec) -> Result<[Duration; 4], Box<dyn std::error::Error>> {
+fn round(runtime: &Runtime, spec: &Spec) -> Result<[Duration; 5], Box<dyn std::error::Error>> {
     let null = || fs_err::OpenOptions::new().read(true).write(true).open("/dev/null").map(|file| file.into_parts().0);
     let begun = Instant::now();
     let sandbox = runtime.create(spec)?;
@@ -62,7 +62,9 @@ fn round(runtime: &Runtime, spec: &Spec) -> Result<[Duration; 4], Box<dyn std::e
     process.wait()?;
     drop(process);
     let ran = Instant::now();
+    sandbox.stop()?;
+    let stopped = Instant::now();
     sandbox.destroy()?;
     let end = Instant::now();
-    Ok([created - begun, ran - created, end - ran, end - begun])
+    Ok([created - begun, ran - created, stopped - ran, end - stopped, end - begun])
 }

@@ -7,7 +7,7 @@
 use crate::cgroup;
 use crate::init::{self, Step};
 use crate::policy;
-use crate::process::{Process, Started};
+use crate::process::{Process, Running};
 use crate::sandbox::Sandbox;
 use crate::spec::{Profile, is_variable};
 use crate::user::{self, Resolved, User};
@@ -119,11 +119,12 @@ pub(crate) fn start(sandbox: &Sandbox, spec: ExecSpec) -> Result<Process, Error>
     drop(program);
     match spawned {
         Ok(child) => {
-            let (groups, lingering) = (sandbox.groups.clone(), sandbox.lingering.clone());
-            Ok(Process::new(Started { groups, lingering, child, oom_kills_before, command }))
+            let running = Running::new(sandbox.groups.clone(), child, oom_kills_before, command);
+            Ok(Process::new(sandbox.shared.clone(), sandbox.state.id.clone(), running))
         }
         Err(error) => {
-            sandbox.lingering.add(command);
+            // The child is gone and waited for. If the cgroup is not quite empty yet, the sandbox's end removes it.
+            command.remove_if_empty();
             Err(if sandbox.is_running() { named(error, name, &spec) } else { not_running() })
         }
     }

@@ -22,6 +22,7 @@ const PROC: Slot = Slot::new(4);
 const PTS: Slot = Slot::new(5);
 const SHM: Slot = Slot::new(6);
 const QUEUES: Slot = Slot::new(7);
+const DIRECTORY: Slot = Slot::new(8);
 
 /// Open from here on: the ids are mapped; `/dev` and `/sys` are in their slots.
 pub(crate) const GATE_IDS: u32 = 1;
@@ -139,20 +140,22 @@ pub(crate) fn program<'a>(spec: &Spec, groups: &Groups, reaper: &'a Reaper) -> P
     program.push(Step::CgroupNamespace, Op::Unshare(libc::CLONE_NEWCGROUP));
     program.push(Step::HostName, Op::HostName(text(&spec.hostname)));
     program.push(Step::Loopback, Op::LoopbackUp);
+    // Before the host's /dev is covered: the directory may be below it.
+    program.push(Step::Attach, Op::OpenDirectory { path: path(&spec.directory), into: DIRECTORY });
     program.push(Step::Ids, Op::Gate(GATE_IDS));
     file_systems(&mut program, spec);
     masks(&mut program);
     program.push(Step::Root, Op::Gate(GATE_ROOT));
     program.push(Step::Descriptors, Op::OwnFiles);
     for (mount, dir, path) in [
-        (ROOT, Fd::Cwd, path(&spec.directory)),
+        (ROOT, Fd::Slot(DIRECTORY), text("")),
         (DEV, Fd::Slot(ROOT), text("dev")),
         (SYS, Fd::Slot(ROOT), text("sys")),
         (PROC, Fd::Slot(ROOT), text("proc")),
     ] {
         program.push(Step::Attach, Op::Attach { mount: Fd::Slot(mount), dir, path });
     }
-    program.push(Step::Pivot, Op::PivotRoot(path(&spec.directory)));
+    program.push(Step::Pivot, Op::PivotRoot(Fd::Slot(ROOT)));
     give_up_privileges(&mut program);
     let argv = Strings::new(vec![c"init".into()]);
     program.push(Step::Exec, Op::ExecFd { fd: reaper.as_fd(), argv, env: Strings::new(Vec::new()) });

@@ -5,9 +5,10 @@ use crate::closer::Closer;
 use crate::directory;
 use crate::init::{self, DEV, GATE_IDS, GATE_ROOT, NAMESPACES, ROOT, SYS, Step};
 use crate::policy;
+use crate::process::Children;
 use crate::remove;
 use crate::root;
-use crate::sandbox::{Sandbox, State};
+use crate::sandbox::{END_TIMEOUT_MS, Sandbox, State};
 use crate::spec::{IDS, Id, Spec, SpecError};
 use crate::system::{self, Systems};
 use crate::template::{self, Template};
@@ -126,6 +127,7 @@ pub(crate) struct Shared {
     pub(crate) template: Template,
     pub(crate) systems: Systems,
     closer: Closer,
+    pub(crate) children: Children,
     pub(crate) reaper: Reaper,
     pub(crate) filter: Filter,
     pub(crate) own_pid_ns: File,
@@ -151,6 +153,7 @@ impl Runtime {
             systems: Systems::new()
                 .map_err(|errno| Error::Process { what: "mount the tmpfs of system layers", errno })?,
             closer: Closer::new()?,
+            children: Children::default(),
             reaper: Reaper::new().map_err(|errno| Error::Process { what: "write the reaper into a memfd", errno })?,
             filter: policy::build()?,
             own_pid_ns: dsec_sys::ns::own_pid_ns()?,
@@ -216,6 +219,10 @@ impl Runtime {
     pub fn sweep(&self, id: &Id, directory: &Path) -> Result<(), Error> {
         let groups = self.shared.layout.groups(id);
         groups.kill()?;
+        let ended = self.shared.children.reap(id, END_TIMEOUT_MS);
+        if !ended.map_err(|errno| Error::Process { what: "wait for the processes of a sandbox", errno })? {
+            return Err(Error::Lives { id: id.clone(), timeout_ms: END_TIMEOUT_MS });
+        }
         groups.remove()?;
         self.shared.systems.remove(id)?;
         Ok(remove::tree(directory)?)
@@ -266,7 +273,7 @@ impl Failure {
 }
 
 /// Gives a new process's user namespace its ids; the namespace.
-fn map_ids(pid: u32, id_base: u32) -> Result<OwnedFd, Error> {
+pub(crate) fn map_ids(pid: u32, id_base: u32) -> Result<OwnedFd, Error> {
     let process = PathBuf::from(format!("/proc/{pid}"));
     let map = format!("0 {id_base} {IDS}");
     for file in ["uid_map", "gid_map"] {

@@ -2,7 +2,7 @@
 
 use crate::cgroup::{self, Groups};
 use crate::exec;
-use crate::process::{Lingering, Process};
+use crate::process::Process;
 use crate::remove;
 use crate::runtime::{Error, Shared};
 use crate::spec::{Id, Limits, Profile, Spec};
@@ -62,11 +62,10 @@ pub struct Sandbox {
     pub(crate) groups: Groups,
     pub(crate) pidfd: OwnedFd,
     next_command: AtomicU64,
-    pub(crate) lingering: Lingering,
 }
 
 /// How long pid 1, killed, may take to end; it does once every process of its namespace has.
-const END_TIMEOUT_MS: u64 = 10_000;
+pub(crate) const END_TIMEOUT_MS: u64 = 10_000;
 
 impl Sandbox {
     pub(crate) fn new(shared: Arc<Shared>, spec: &Spec, child: Child) -> Result<Self, Error> {
@@ -84,8 +83,9 @@ impl Sandbox {
             pid_namespace,
         };
         let groups = shared.layout.groups(&state.id);
-        let lingering = Lingering::default();
-        Ok(Self { shared, state, groups, pidfd: child.pidfd, next_command: AtomicU64::new(0), lingering })
+        let copy = child.pidfd.try_clone()?;
+        shared.children.born(&state.id, copy);
+        Ok(Self { shared, state, groups, pidfd: child.pidfd, next_command: AtomicU64::new(0) })
     }
 
     pub(crate) fn adopt(shared: Arc<Shared>, state: State) -> Result<Self, Error> {
@@ -101,8 +101,7 @@ impl Sandbox {
         }
         let groups = shared.layout.groups(&state.id);
         let next = groups.commands()?.into_iter().max().map_or(0, |last| last + 1);
-        let lingering = Lingering::default();
-        Ok(Self { shared, state, groups, pidfd, next_command: AtomicU64::new(next), lingering })
+        Ok(Self { shared, state, groups, pidfd, next_command: AtomicU64::new(next) })
     }
 
     /// What to keep, to find it again.
@@ -122,7 +121,7 @@ impl Sandbox {
     /// # Errors
     /// [`exec::Error`]; a program that is not there or may not be run is an error of its own.
     pub fn exec(&self, spec: exec::ExecSpec) -> Result<Process, exec::Error> {
-        self.lingering.tidy();
+        self.shared.children.settle(&self.state.id);
         exec::start(self, spec)
     }
 
@@ -195,16 +194,14 @@ impl Sandbox {
     /// [`Error`].
     pub fn stop(&self) -> Result<(), Error> {
         self.groups.kill()?;
-        let killed = pidfd::kill(&self.pidfd).and_then(|()| pidfd::wait_ended(&self.pidfd, END_TIMEOUT_MS));
-        match killed {
-            Ok(true) => {}
-            Ok(false) => return Err(Error::Lives { id: self.state.id.clone(), timeout_ms: END_TIMEOUT_MS }),
-            Err(errno) => return Err(Error::Process { what: "end pid 1 of a sandbox", errno }),
-        }
-        // Ours to reap if we made it; if it was adopted, its new parent does.
-        match pidfd::try_wait(&self.pidfd) {
-            Ok(_) | Err(Errno::CHILD) => Ok(()),
-            Err(errno) => Err(Error::Process { what: "wait for pid 1 of a sandbox", errno }),
+        let failed = |errno| Error::Process { what: "end pid 1 of a sandbox", errno };
+        pidfd::kill(&self.pidfd).map_err(failed)?;
+        let children = self.shared.children.reap(&self.state.id, END_TIMEOUT_MS).map_err(failed)?;
+        // An adopted one is not this process's child; whoever is its parent now waits for it.
+        if children && pidfd::wait_ended(&self.pidfd, END_TIMEOUT_MS).map_err(failed)? {
+            Ok(())
+        } else {
+            Err(Error::Lives { id: self.state.id.clone(), timeout_ms: END_TIMEOUT_MS })
         }
     }
 }

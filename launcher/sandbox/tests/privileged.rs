@@ -5,4 +5,11 @@ mod privileged {
     mod support;
 
     mod basics;
+    mod commands;
+    mod disks;
+    mod isolation;
+    mod life;
+    mod limits;
+    mod overlay;
+    mod syscalls;
 }

@@ -9,6 +9,7 @@
 //! - [`reaper`]: the program that is pid 1 of a sandbox, in a sealed memfd;
 //! - [`seccomp`]: filters as bytes;
 //! - [`creds`]: file system ids of one thread, dumpability;
+//! - [`node`]: what the kernel says about its security modules;
 //! - [`ns`]: the pid namespace that the next child is born in;
 //! - [`mapped`]: read-only maps of files;
 //! - [`scm`]: descriptors over a Unix socket;
@@ -21,6 +22,7 @@ pub mod creds;
 pub mod limits;
 pub mod mapped;
 pub mod mount;
+pub mod node;
 pub mod ns;
 pub mod process;
 mod raw;

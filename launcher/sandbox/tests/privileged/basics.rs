@@ -38,3 +38,11 @@ fn privileged_a_failed_create_leaves_nothing() {
     assert_eq!(create_with(|spec| spec.hostname = "other".into()).state().id.as_str().chars().next(), Some('t'));
     sandbox.destroy().unwrap();
 }
+
+#[test]
+fn privileged_this_node_is_usable_and_says_what_it_has() {
+    let node = dsec_sandbox::probe(&config().cgroup_parent);
+    assert!(node.is_usable(), "{node:#?}");
+    assert!(!node.kernel.is_empty());
+    assert!(serde_json::to_string(&node).unwrap().contains("mapped_overlay"));
+}

@@ -41,7 +41,9 @@ fn make_base(root: &Path) {
     for applet in String::from_utf8(applets).unwrap().lines().filter(|name| *name != "busybox") {
         std::os::unix::fs::symlink("busybox", root.join("bin").join(applet)).unwrap();
     }
-    copy_with_libraries(Path::new("/usr/bin/perl"), root);
+    for program in ["/usr/bin/perl", "/usr/bin/id"] {
+        copy_with_libraries(Path::new(program), root);
+    }
     let passwd = "root:x:0:0:root:/root:/bin/sh\nann:x:1000:1001:Ann:/home/ann:/bin/sh\n";
     fs_err::write(root.join("etc/passwd"), passwd).unwrap();
     fs_err::write(root.join("etc/group"), "root:x:0:\nann:x:1001:\nextra:x:44:ann\n").unwrap();
@@ -182,4 +184,13 @@ pub(super) fn sh(sandbox: &Sandbox, script: &str) -> String {
     let captured = run(sandbox, &["sh", "-c", script]);
     assert_eq!(captured.outcome.ended, dsec_sandbox::Ended::Exited(0), "{script}: {captured:?}");
     captured.stdout
+}
+
+/// Waits until something holds, at most ten seconds.
+pub(super) fn until(what: &str, holds: impl Fn() -> bool) {
+    let begun = std::time::Instant::now();
+    while !holds() {
+        assert!(begun.elapsed().as_secs() < 10, "waited in vain for: {what}");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
 }

@@ -124,8 +124,15 @@ pub enum Op<'a> {
         /// `MOUNT_ATTR_*` of the copy.
         attributes: u32,
     },
-    /// The mounted directory becomes the root, and the old root is gone.
-    PivotRoot(CString),
+    /// Find a directory, to attach something to later.
+    OpenDirectory {
+        /// Its absolute path.
+        path: CString,
+        /// Where its descriptor goes.
+        into: Slot,
+    },
+    /// What is mounted there becomes the root, and the old root is gone.
+    PivotRoot(Fd<'a>),
     /// `chdir`.
     Chdir(CString),
     /// `chdir` if it works; else the working directory stays.

@@ -68,7 +68,11 @@ fn step(shared: &Shared<'_>, op: &Op<'_>) -> Result<()> {
             let target = (shared.raw(*dir), path);
             cover((shared.raw(*source), source_path), target, *attributes)
         }
-        Op::PivotRoot(path) => pivot_root(path),
+        Op::OpenDirectory { path, into } => {
+            shared.keep(*into, open(path, libc::O_PATH | libc::O_DIRECTORY)?);
+            Ok(())
+        }
+        Op::PivotRoot(root) => pivot_root(shared.raw(*root)),
         // SAFETY: a C string.
         Op::Chdir(path) => done(unsafe { call!(libc::SYS_chdir, path.as_ptr()) }),
         Op::ChdirIfThere(path) => {
@@ -284,11 +288,11 @@ fn set_attributes(mount: usize, attributes: u32) -> Result<()> {
     })
 }
 
-fn pivot_root(path: &CString) -> Result<()> {
+fn pivot_root(root: i32) -> Result<()> {
     let here = c".".as_ptr();
     // SAFETY: C strings throughout. Root and working directory of this process are its own (no CLONE_FS).
     unsafe {
-        call!(libc::SYS_chdir, path.as_ptr())?;
+        call!(libc::SYS_fchdir, root)?;
         call!(libc::SYS_pivot_root, here, here)?;
         call!(libc::SYS_umount2, here, libc::MNT_DETACH)?;
         done(call!(libc::SYS_chdir, c"/".as_ptr()))

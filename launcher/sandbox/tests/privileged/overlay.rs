@@ -1,0 +1,94 @@
+//! The root: layers, whiteouts, what the upper holds.
+
+use super::support::*;
+use dsec_sandbox::Ended;
+use std::os::unix::fs::FileTypeExt;
+
+#[test]
+fn privileged_later_layers_cover_earlier_ones() {
+    let directory = tempfile::tempdir().unwrap();
+    let layers = ["workspace", "toolkit"].map(|name| directory.path().join(name));
+    for (layer, text) in layers.iter().zip(["workspace", "toolkit"]) {
+        fs_err::create_dir_all(layer.join("opt")).unwrap();
+        fs_err::write(layer.join("opt").join(text), text).unwrap();
+        fs_err::write(layer.join("opt/who"), text).unwrap();
+    }
+    let sandbox = create_with(|spec| spec.layers.extend(layers));
+    assert_eq!(sh(&sandbox, "cat /opt/who; ls /opt").replace('\n', " "), "toolkittoolkit who workspace ");
+}
+
+#[test]
+fn privileged_deleting_and_replacing_what_layers_hold() {
+    let sandbox = create();
+    let base_before = fs_err::read_dir(base().join("home")).unwrap().count();
+    sh(
+        &sandbox,
+        "rm /etc/original && ! test -e /etc/original && rm -r /home && mkdir /home && ls -A /home | wc -l | grep -q '^0$'",
+    );
+    let upper = sandbox.upper();
+    let whiteout = rustix::fs::stat(upper.join("etc/original")).unwrap();
+    assert_eq!(whiteout.st_rdev, 0);
+    assert!(fs_err::metadata(upper.join("etc/original")).unwrap().file_type().is_char_device());
+    let mut opaque = [0; 8];
+    let count = rustix::fs::getxattr(upper.join("home"), "trusted.overlay.opaque", &mut opaque).unwrap();
+    assert_eq!(&opaque[..count], b"y");
+    assert_eq!(fs_err::read_dir(base().join("home")).unwrap().count(), base_before);
+    // And again on top of what was deleted.
+    sh(&sandbox, "echo new >/etc/original; mkdir -p /home/x; mv /etc/original /home/x/; cat /home/x/original");
+}
+
+#[test]
+fn privileged_owners_modes_and_links_inside() {
+    let sandbox = create();
+    sh(
+        &sandbox,
+        "chown ann:extra /etc/passwd && chmod 640 /etc/passwd && ln /etc/passwd /etc/passwd2 && ln -s x /etc/l",
+    );
+    assert_eq!(sh(&sandbox, "stat -c '%u %g %a %h' /etc/passwd").trim(), "1000 44 640 2");
+    let stat = rustix::fs::stat(sandbox.upper().join("etc/passwd")).unwrap();
+    assert_eq!((stat.st_uid, stat.st_gid, stat.st_mode & 0o7777), (1000, 44, 0o640));
+    assert_ne!(run(&sandbox, &["chown", "70000", "/etc/passwd"]).outcome.ended, Ended::Exited(0));
+}
+
+#[test]
+fn privileged_platform_files_can_be_replaced_and_never_reach_the_upper_unasked() {
+    let sandbox = create();
+    assert_eq!(fs_err::read_dir(sandbox.upper()).unwrap().count(), 0);
+    sh(&sandbox, "sed -i s/localhost/elsewhere/ /etc/hosts && mv /etc/hostname /etc/was && rm /etc/resolv.conf");
+    assert!(sh(&sandbox, "cat /etc/hosts /etc/was").contains("elsewhere"));
+}
+
+#[test]
+fn privileged_the_root_has_the_topmost_layers_owner_and_mode() {
+    let directory = tempfile::tempdir().unwrap();
+    let mode = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o751);
+    fs_err::set_permissions(directory.path(), mode).unwrap();
+    let sandbox = create_with(|spec| spec.layers.push(directory.path().to_owned()));
+    assert_eq!(sh(&sandbox, "stat -c '%a %u' /").trim(), "751 0");
+}
+
+#[test]
+fn privileged_a_layer_that_cannot_be_mapped_is_named() {
+    // overlayfs itself takes no identity map.
+    let directory = tempfile::tempdir().unwrap();
+    for name in ["a", "b", "merged"] {
+        fs_err::create_dir(directory.path().join(name)).unwrap();
+    }
+    let merged = directory.path().join("merged");
+    let lower = format!("{}:{}", directory.path().join("a").display(), directory.path().join("b").display());
+    let status = std::process::Command::new("mount")
+        .args(["-t", "overlay", "-o", &format!("lowerdir={lower}"), "overlay"])
+        .arg(&merged)
+        .status()
+        .unwrap();
+    assert!(status.success());
+    let home = tempfile::tempdir().unwrap();
+    let mut spec = spec_in(home.path());
+    spec.layers.push(merged.clone());
+    let error = runtime().create(&spec).unwrap_err();
+    let unmounted = std::process::Command::new("umount").arg(&merged).status().unwrap();
+    assert!(unmounted.success());
+    let text = chain(&error);
+    assert!(matches!(error, dsec_sandbox::Error::Root(dsec_sandbox::RootError::Map { .. })), "{text}");
+    assert!(text.contains("merged"), "{text}");
+}
