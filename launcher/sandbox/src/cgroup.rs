@@ -4,8 +4,10 @@
 //! where the controllers are on it; on nodes of the hybrid layout they are on hierarchies of version 1, and each sandbox
 //! has a cgroup of the same name on each of those.
 //!
-//!     ROOT/PARENT/ID/        pid 1; the limits
-//!     ROOT/PARENT/ID/eN/     one command and all its descendants (version 2 only)
+//! ```text
+//! ROOT/PARENT/ID/        pid 1; the limits
+//! ROOT/PARENT/ID/eN/     one command and all its descendants (version 2 only)
+//! ```
 //!
 //! A process is born in its version 2 cgroup (`CLONE_INTO_CGROUP`) and writes itself into those of version 1. Such a write
 //! waits for an RCU grace period, some milliseconds, unless the kernel has been told to favour it; [`Layout::probe`] does so

@@ -1,8 +1,10 @@
 //! A sandbox's directory on local disk.
 //!
-//!     DIRECTORY/        0700, so that no other user of the host comes near the files of a tenant
-//!       upper/          what the sandbox has written: overlay's upper; ids are as inside
-//!       work/           overlay's scratch
+//! ```text
+//! DIRECTORY/        0700, so that no other user of the host comes near the files of a tenant
+//!   upper/          what the sandbox has written: overlay's upper; ids are as inside
+//!   work/           overlay's scratch
+//! ```
 
 use crate::spec::Spec;
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid, chmodat, chownat, fstat, mkdirat, openat};

@@ -123,8 +123,7 @@ pub(crate) fn start(sandbox: &Sandbox, spec: ExecSpec) -> Result<Process, Error>
             Ok(Process::new(sandbox.shared.clone(), sandbox.state.id.clone(), running))
         }
         Err(error) => {
-            // The child is gone and waited for. If the cgroup is not quite empty yet, the sandbox's end removes it.
-            command.remove_if_empty();
+            sandbox.shared.children.linger(&sandbox.state.id, command);
             Err(if sandbox.is_running() { named(error, name, &spec) } else { not_running() })
         }
     }

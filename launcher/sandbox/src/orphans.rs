@@ -29,7 +29,7 @@ impl Sandbox {
                 command.kill()?;
                 ended += 1;
             }
-            self.lingering.add(command);
+            self.shared.children.linger(&self.state.id, command);
         }
         Ok(ended)
     }

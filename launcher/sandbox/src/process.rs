@@ -70,6 +70,8 @@ pub(crate) struct Children {
 struct Family {
     init: Option<OwnedFd>,
     commands: Vec<Arc<Running>>,
+    /// Cgroups of commands that are no child's of this process, until they are empty.
+    lingering: Vec<cgroup::Command>,
 }
 
 impl Children {
@@ -79,17 +81,25 @@ impl Children {
 
     /// A sandbox whose pid 1 is this process's child.
     pub(crate) fn born(&self, id: &Id, init: OwnedFd) {
-        self.lock().insert(id.clone(), Family { init: Some(init), commands: Vec::new() });
+        self.lock().insert(id.clone(), Family { init: Some(init), ..Family::default() });
     }
 
     pub(crate) fn add(&self, id: &Id, command: Arc<Running>) {
         self.lock().entry(id.clone()).or_default().commands.push(command);
     }
 
+    /// A cgroup of a command that is no child's of this process, to be removed when it is empty.
+    pub(crate) fn linger(&self, id: &Id, command: cgroup::Command) {
+        if !command.remove_if_empty() {
+            self.lock().entry(id.clone()).or_default().lingering.push(command);
+        }
+    }
+
     /// Forgets commands that nobody holds any more and of which nothing is left.
     pub(crate) fn settle(&self, id: &Id) {
         if let Some(family) = self.lock().get_mut(id) {
             family.commands.retain(|command| Arc::strong_count(command) > 1 || !command.is_settled());
+            family.lingering.retain(|command| !command.remove_if_empty());
         }
     }
 

@@ -98,7 +98,7 @@ fn privileged_ids_inside_are_the_hosts_own_range() {
     let sandbox = create();
     let base = sandbox.state().id_base.to_string();
     let map = sh(&sandbox, "cat /proc/self/uid_map /proc/self/gid_map");
-    let expected = vec![["0", base.as_str(), "65536"]; 2].concat();
+    let expected = [["0", base.as_str(), "65536"]; 2].concat();
     assert_eq!(map.split_whitespace().collect::<Vec<_>>(), expected);
     sh(&sandbox, "touch /new && chown 1000:1001 /new");
     // On disk the ids are those inside; the process runs with ids of the range.
