@@ -9,6 +9,7 @@ mod context;
 mod error;
 mod exit;
 mod failures;
+mod fsck;
 mod limits;
 mod man;
 mod mount;
@@ -74,6 +75,7 @@ enum Command {
     Umount(mount::Umount),
     PackDiff(Box<pack_diff::PackDiff>),
     Report(report::Report),
+    Fsck(fsck::Fsck),
     Completion(completion::Completion),
     Man(man::Man),
 }
@@ -94,6 +96,7 @@ impl Command {
             Self::Umount(command) => command.run(context),
             Self::PackDiff(command) => command.run(context),
             Self::Report(command) => command.run(context),
+            Self::Fsck(command) => command.run(context),
             Self::Completion(command) => command.run(context),
             Self::Man(command) => command.run(context),
         }
