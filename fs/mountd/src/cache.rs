@@ -219,35 +219,44 @@ impl Cache {
     }
 
     fn append(&self, batch: &[&(ChunkDigest, Arc<[u8]>)]) -> std::io::Result<()> {
-        let need_bytes = segment::batch_bytes(batch);
         let (segment, offset) = {
             let mut writer = lock(&self.writer);
-            if writer.resting_until.is_some_and(|until| Instant::now() < until) {
+            let rests = writer.resting_until.is_some_and(|until| Instant::now() < until);
+            if rests || !self.make_room(&mut writer, segment::disk_bytes(batch)) {
                 return Err(std::io::Error::from(rustix::io::Errno::NOSPC));
             }
-            if !self.make_room(&mut writer, need_bytes) {
-                return Err(std::io::Error::from(rustix::io::Errno::NOSPC));
-            }
-            self.reserve(&mut writer, need_bytes)?
+            self.reserve(&mut writer, batch)?
         };
-        add(&self.used_bytes, segment::disk_bytes(need_bytes, batch.len()));
         segment.write(offset, batch, &self.index)
     }
 
-    /// A place for `need_bytes` in the active segment, or in a new one.
-    fn reserve(&self, writer: &mut Writer, need_bytes: u64) -> std::io::Result<(Arc<Segment>, u32)> {
-        if let Some(active) = &writer.active
-            && let Some(offset) = active.reserve(need_bytes, self.segment_bytes)
-        {
-            return Ok((Arc::clone(active), offset));
-        }
+    /// A place for a batch in the active segment, or in a new one. From here on it counts as used.
+    fn reserve(
+        &self,
+        writer: &mut Writer,
+        batch: &[&(ChunkDigest, Arc<[u8]>)],
+    ) -> std::io::Result<(Arc<Segment>, u32)> {
+        let full = || std::io::Error::from(rustix::io::Errno::FBIG);
+        let active = writer.active.clone();
+        let place = active.and_then(|active| Some((active.reserve(batch, self.segment_bytes)?, active)));
+        let (offset, segment) = match place {
+            Some(place) => place,
+            None => {
+                let segment = self.begin_segment(writer)?;
+                (segment.reserve(batch, u64::from(u32::MAX)).ok_or_else(full)?, segment)
+            }
+        };
+        add(&self.used_bytes, segment::disk_bytes(batch));
+        Ok((segment, offset))
+    }
+
+    fn begin_segment(&self, writer: &mut Writer) -> std::io::Result<Arc<Segment>> {
         let number = writer.next_number;
         let segment = Arc::new(Segment::create(&self.directory, number)?);
         writer.next_number = number.wrapping_add(1);
         self.segments.write().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::clone(&segment));
         writer.active = Some(Arc::clone(&segment));
-        let offset = segment.reserve(need_bytes, self.segment_bytes.max(need_bytes)).unwrap_or(0);
-        Ok((segment, offset))
+        Ok(segment)
     }
 
     /// Evicts until `need_bytes` fit the budget. False if they cannot.
@@ -283,12 +292,11 @@ impl Cache {
         }
         self.used_bytes.fetch_sub(segment.disk_bytes(), Ordering::Relaxed);
         let batch: Vec<_> = rescued.iter().collect();
-        let need_bytes = segment::batch_bytes(&batch);
-        if !batch.is_empty()
-            && let Ok((target, offset)) = self.reserve(writer, need_bytes)
-            && target.write(offset, &batch, &self.index).is_ok()
-        {
-            add(&self.used_bytes, segment::disk_bytes(need_bytes, batch.len()));
+        if !batch.is_empty() {
+            let moved = self.reserve(writer, &batch).and_then(|(target, at)| target.write(at, &batch, &self.index));
+            if let Err(error) = moved {
+                tracing::debug!(%error, "used chunks of an evicted segment are lost");
+            }
         }
         true
     }

@@ -35,13 +35,13 @@ pub(super) struct Entry {
 }
 
 /// Bytes that a batch takes in the data file.
-pub(super) fn batch_bytes(batch: &[&(ChunkDigest, Arc<[u8]>)]) -> u64 {
+fn batch_bytes(batch: &[&(ChunkDigest, Arc<[u8]>)]) -> u64 {
     batch.iter().map(|(_, bytes)| bytes.len() as u64).sum::<u64>().next_multiple_of(u64::from(ALIGN_BYTES))
 }
 
-/// Bytes that a batch of `chunks` chunks takes on the disk.
-pub(super) fn disk_bytes(data_bytes: u64, chunks: usize) -> u64 {
-    data_bytes + (chunks * RECORD_BYTES) as u64
+/// Bytes that a batch takes on the disk.
+pub(super) fn disk_bytes(batch: &[&(ChunkDigest, Arc<[u8]>)]) -> u64 {
+    batch_bytes(batch) + (batch.len() * RECORD_BYTES) as u64
 }
 
 /// Removes both files of a segment. One that is not there is no error.
@@ -154,19 +154,19 @@ impl Segment {
         lock(&self.table).entries.clone()
     }
 
-    /// Takes room at the end. Called with the writer's lock held.
-    pub(super) fn reserve(&self, bytes: u64, limit_bytes: u64) -> Option<u32> {
+    /// Takes room for a batch at the end, if that stays below the limit. Called with the writer's lock held.
+    pub(super) fn reserve(&self, batch: &[&(ChunkDigest, Arc<[u8]>)], limit_bytes: u64) -> Option<u32> {
         let tail = self.tail.load(Ordering::Relaxed);
-        let end = u64::from(tail) + bytes;
+        let end = u64::from(tail) + batch_bytes(batch);
         let new_tail = u32::try_from(end).ok().filter(|_| end <= limit_bytes)?;
         self.tail.store(new_tail, Ordering::Relaxed);
+        self.disk_bytes.fetch_add(disk_bytes(batch), Ordering::Relaxed);
         Some(tail)
     }
 
     /// Writes a batch where room was reserved for it, then its records, then tells the index.
     pub(super) fn write(&self, offset: u32, batch: &[&(ChunkDigest, Arc<[u8]>)], index: &Index) -> std::io::Result<()> {
         let data_bytes = batch_bytes(batch);
-        self.disk_bytes.fetch_add(disk_bytes(data_bytes, batch.len()), Ordering::Relaxed);
         let mut entries = Vec::with_capacity(batch.len());
         BUFFER.with_borrow_mut(|buffer| {
             let length = usize::try_from(data_bytes).map_err(std::io::Error::other)?;

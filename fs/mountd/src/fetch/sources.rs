@@ -79,9 +79,10 @@ impl Sources {
     /// All of them with their index: those that do not rest first, each group in the order given.
     pub fn in_order(&self) -> impl Iterator<Item = (usize, &Remote)> {
         let now = Instant::now();
-        let well = move |(_, remote): &(usize, &Remote)| !remote.rests(now);
-        let ill = move |(_, remote): &(usize, &Remote)| remote.rests(now);
-        self.remotes.iter().enumerate().filter(well).chain(self.remotes.iter().enumerate().filter(ill))
+        let all = self.remotes.iter().enumerate();
+        // Sorted out now: one that fails while this goes on is not asked a second time.
+        let (ill, well): (Vec<_>, Vec<_>) = all.partition(|(_, remote)| remote.rests(now));
+        well.into_iter().chain(ill)
     }
 
     /// Asks one source after the other until one answers.

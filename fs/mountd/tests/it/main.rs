@@ -3,6 +3,8 @@
 #![allow(clippy::disallowed_methods, clippy::cast_possible_truncation)]
 
 mod daemon;
+mod faults;
 mod fixture;
 mod oddities;
+mod rig;
 mod roads;
