@@ -75,7 +75,15 @@ class Registry:
         self.process = None
 
     def start(self):
-        argv = [program("dsec-registry"), "serve", "--create", "--store", self.store.path, "--listen", f"{LOOPBACK}:{self.port}"]
+        argv = [
+            program("dsec-registry"),
+            "serve",
+            "--create",
+            "--store",
+            self.store.path,
+            "--listen",
+            f"{LOOPBACK}:{self.port}",
+        ]
         if self.token:
             path = self.work.directory(self.name) / "token"
             path.write_text(self.token)

@@ -139,7 +139,7 @@ def file_data(path, size):
 
 
 def digest(path, data):
-    """SHA-256 over the blocks of a file that are not zero, and where they are: the same whether or not holes are told."""
+    """SHA-256 over the blocks of a file that are not zero, and where they are: the same with and without holes."""
     state = hashlib.sha256()
     with open(path, "rb", buffering=0) as source:
         for start, end in data:

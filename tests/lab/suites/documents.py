@@ -1,22 +1,34 @@
 """What the documents tell a person to type exists: every command and option in their code blocks."""
 
+import os
 import re
 
+from .. import trees
 from ..cases import check
 from ..programs import program
 from ..trees import PROJECT
-from ..work import run
+from ..work import mounts_below, run
 
 DOCUMENTS = ("README.md", "docs/operations.md")
+# The default places of a node, taken from the scenario's directory, in a mount namespace of its own; what the block
+# downloads and compiles is there already.
+BY_HAND = """
+set -eu
+for place in /run /srv /var/lib; do mount --bind "$WORK$place" "$place"; done
+cargo() { :; }
+debootstrap() { cp -a "$TREE" "${@: -1}"; }
+trap 'kill $(jobs -p); wait' EXIT
+PATH="$DSEC_BIN_DIR:$PATH"
+"""
 PROGRAMS = ("dsec-pack", "dsec-registry", "dsec-mountd", "dsec")
 
 
 def run_cases(cases, work):
-    del work
     for document in DOCUMENTS:
         cases.run(f"documents: the commands in {document}", commands_exist, document)
     for name in PROGRAMS:
         cases.run(f"documents: {name} --help and --version", help_and_version, name)
+    cases.run("documents: the five minutes by hand of README.md, as they stand there", by_hand, work)
 
 
 def commands(text):
@@ -38,6 +50,20 @@ def commands_exist(document):
                 break
             option = re.match(r"--[a-z-]+", word)
             check(not option or option.group() in help_text, f"{document}: {name} {subcommand} has no {word}")
+
+
+def by_hand(work):
+    section = (PROJECT / "README.md").read_text().partition("## Five minutes by hand")[2].partition("\n## ")[0]
+    block = "\n".join(line[4:] for line in section.splitlines() if line.startswith("    "))
+    for place in ("run", "srv", "var/lib"):
+        work.directory(place)
+    environment = {**os.environ, "WORK": str(work.path), "TREE": str(trees.debian(work))}
+    done = run(
+        "unshare", "--mount", "--propagation=private", "bash", "-c", BY_HAND + block, env=environment, seconds=300
+    )
+    for word in ("hello from a sandbox", "made inside", "debian:noted"):
+        check(word in done.stdout, f"the block does not say {word!r}:\n{done.stdout}{done.stderr}")
+    check(not mounts_below(work.path), "mounts are left behind")
 
 
 def help_and_version(name):
