@@ -86,9 +86,14 @@ def from_tar(work, store, tree, image):
     store.run("build", archive, "--ref", name)
     target = work.path / "from-tar"
     store.run("unpack", name, target)
-    # A tar cannot hold a socket.
-    want = {path: facts for path, facts in trees.listing(tree).items() if path != b"devices/socket"}
-    wrong = trees.differences(trees.listing(target), want)
+    # GNU tar leaves out sockets, and writes each name of a device or fifo as one of its own.
+    ours, want = trees.listing(target), trees.listing(tree)
+    want.pop(b"devices/socket", None)
+    for name in want:
+        if name.startswith(b"devices/"):
+            for facts in (ours[name], want[name]):
+                del facts["links"], facts["group"]
+    wrong = trees.differences(ours, want)
     shutil.rmtree(target)
     archive.unlink()
     check(not wrong, "\n".join(wrong))
