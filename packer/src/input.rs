@@ -22,6 +22,7 @@ use crate::content::Contents;
 use crate::monitor::Monitor;
 
 pub use error::Error;
+pub(crate) use xattr::STORAGE_HINTS;
 
 /// What kind of input something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

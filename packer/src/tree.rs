@@ -17,6 +17,7 @@ use dsec_erofs::{Attributes, Device};
 
 pub use directory::Directory;
 
+use crate::paths::Shown;
 use crate::view::Pieces;
 
 /// Full name and value of extended attributes, sorted by name.
@@ -198,10 +199,7 @@ impl PathError {
 /// A path for people: absolute, with what is not printable escaped.
 #[must_use]
 pub fn show(path: &[u8]) -> String {
-    match std::str::from_utf8(path) {
-        Ok(text) if !text.chars().any(char::is_control) => format!("/{text}"),
-        _ => format!("/{}", path.escape_ascii()),
-    }
+    if path.is_empty() { "/".to_owned() } else { format!("/{}", Shown::new(path)) }
 }
 
 /// A tree that can be read from its root down.

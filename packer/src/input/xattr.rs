@@ -13,7 +13,7 @@ use super::Error;
 use crate::paths::Shown;
 
 /// How the storage of the source holds a file, like its inode flags: not part of what the file is.
-const STORAGE_HINTS: &[&[u8]] = &[b"btrfs."];
+pub(crate) const STORAGE_HINTS: &[&[u8]] = &[b"btrfs."];
 
 /// Keeps its buffers from entry to entry.
 #[derive(Debug, Default)]

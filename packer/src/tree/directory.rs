@@ -12,6 +12,8 @@ use dsec_erofs::{Attributes, Device, Timestamp};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
+use crate::input::STORAGE_HINTS;
+
 use super::{Content, Error, FileTree, Kind, Node, Xattrs, sparse};
 
 /// An inode reached by descriptor (`O_PATH`), with what the kernel says of it.
@@ -131,6 +133,9 @@ pub(crate) fn xattrs_of(fd: impl AsFd) -> Result<Xattrs, Error> {
     let path = magic_link(fd);
     let mut xattrs = Xattrs::new();
     for name in list_xattrs(&path).map_err(Error::io("list its xattrs"))? {
+        if STORAGE_HINTS.iter().any(|prefix| name.starts_with(prefix)) {
+            continue;
+        }
         let value = get_xattr(&path, &name).map_err(Error::io("read an xattr of it"))?;
         xattrs.push((name, value));
     }

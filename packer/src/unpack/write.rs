@@ -107,7 +107,7 @@ impl<'a, 's> Writer<'a, 's> {
         rustix::fs::openat2(parent, name, flags, Mode::empty(), BENEATH).map_err(entry_error("open", &self.path))
     }
 
-    /// Makes anything but a directory.
+    /// Makes an entry; of a directory nothing but the empty one, which the caller fills and finishes.
     fn make(
         &mut self,
         root: &OwnedFd,
@@ -139,13 +139,26 @@ impl<'a, 's> Writer<'a, 's> {
                 rustix::fs::symlinkat(target.as_slice(), parent, name).map_err(entry_error("make", &self.path))?;
                 self.finish(&self.look(parent, name)?, node)
             }
-            kind => {
-                let (file_type, device) = special(kind);
-                rustix::fs::mknodat(parent, name, file_type, Mode::RUSR | Mode::WUSR, device)
-                    .map_err(entry_error("make", &self.path))?;
-                self.finish(&self.look(parent, name)?, node)
-            }
+            Kind::CharDevice(device) => self.make_special(parent, name, node, FileType::CharacterDevice, *device),
+            Kind::BlockDevice(device) => self.make_special(parent, name, node, FileType::BlockDevice, *device),
+            Kind::Fifo => self.make_special(parent, name, node, FileType::Fifo, Device::default()),
+            Kind::Socket => self.make_special(parent, name, node, FileType::Socket, Device::default()),
+            Kind::Directory => self.make_directory(parent, name).map(drop),
         }
+    }
+
+    fn make_special(
+        &self,
+        parent: &OwnedFd,
+        name: &[u8],
+        node: &Node,
+        file_type: FileType,
+        device: Device,
+    ) -> Result<(), Error> {
+        let number = rustix::fs::makedev(device.major, device.minor);
+        rustix::fs::mknodat(parent, name, file_type, Mode::RUSR | Mode::WUSR, number)
+            .map_err(entry_error("make", &self.path))?;
+        self.finish(&self.look(parent, name)?, node)
     }
 
     fn look(&self, parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Error> {
@@ -209,16 +222,6 @@ impl<'a, 's> Writer<'a, 's> {
 
 /// Never above the directory, never through a symlink.
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
-
-fn special(kind: &Kind) -> (FileType, rustix::fs::Dev) {
-    let number = |device: &Device| rustix::fs::makedev(device.major, device.minor);
-    match kind {
-        Kind::CharDevice(device) => (FileType::CharacterDevice, number(device)),
-        Kind::BlockDevice(device) => (FileType::BlockDevice, number(device)),
-        Kind::Fifo => (FileType::Fifo, 0),
-        Kind::Directory | Kind::Regular { .. } | Kind::Symlink(_) | Kind::Socket => (FileType::Socket, 0),
-    }
-}
 
 /// Another name for what was made at path `first` below `root`.
 fn link(root: &OwnedFd, first: &[u8], parent: &OwnedFd, name: &[u8]) -> Result<(), Errno> {

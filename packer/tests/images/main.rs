@@ -1,6 +1,8 @@
 //! Views, comparison, verification, unpacking, pack-diff and reports over real stores and directories.
 #![allow(clippy::cast_possible_truncation, missing_docs)]
 
+mod cli;
+mod mount;
 mod pack_diff;
 mod report;
 mod support;

@@ -1,0 +1,172 @@
+//! `mount` and `umount` with a daemon that hands out directories as layers.
+
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use dsec_format::image::Config;
+use dsec_format::protocol::mountd::{ErrorKind, ImageStatus, Mounted, MountedLayer, Reply, Request, Road, Status};
+use dsec_format::{ImageDigest, LayerDigest};
+use dsec_pack::mount::{Daemon, Error, mount, umount};
+
+use crate::support::{Lab, need_root, run, sh};
+
+/// A daemon that knows one image, and who holds it.
+struct Stub {
+    socket: PathBuf,
+    holders: Arc<Mutex<Vec<String>>>,
+}
+
+impl Stub {
+    fn start(lab: &Lab, layers: Vec<PathBuf>) -> Self {
+        let socket = lab.path("mountd.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let holders = Arc::new(Mutex::new(Vec::new()));
+        let held = Arc::clone(&holders);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = stream.unwrap();
+                let mut line = String::new();
+                BufReader::new(stream.try_clone().unwrap()).read_line(&mut line).unwrap();
+                let reply = answer(serde_json::from_str(&line).unwrap(), &layers, &held);
+                stream.write_all((serde_json::to_string(&reply).unwrap() + "\n").as_bytes()).unwrap();
+            }
+        });
+        Self { socket, holders }
+    }
+
+    fn daemon(&self) -> Daemon<'_> {
+        Daemon::at(&self.socket)
+    }
+
+    fn holders(&self) -> Vec<String> {
+        self.holders.lock().unwrap().clone()
+    }
+}
+
+fn answer(request: Request, layers: &[PathBuf], held: &Mutex<Vec<String>>) -> Reply {
+    let image = ImageDigest::of(b"image");
+    let mut held = held.lock().unwrap();
+    match request {
+        Request::Mount { image: spec, .. } if spec.to_string() != "known:1" => {
+            Reply::Error { kind: ErrorKind::NotFound, message: format!("no image {spec}") }
+        }
+        Request::Mount { holder, .. } => {
+            held.push(holder);
+            let layer = |path: &PathBuf| MountedLayer {
+                digest: LayerDigest::of(path.as_os_str().as_encoded_bytes()),
+                path: path.to_str().unwrap().to_owned(),
+            };
+            let layers = layers.iter().map(layer).collect();
+            Reply::Mounted(Mounted { image, config: Config::default(), road: Road::Erofs, layers })
+        }
+        Request::Release { holder } => {
+            held.retain(|other| *other != holder);
+            Reply::Released
+        }
+        Request::Status => {
+            let status = ImageStatus {
+                image,
+                spec: "known:1".parse().unwrap(),
+                road: Road::Erofs,
+                holders: held.clone(),
+                data_bytes: 0,
+                local_bytes: 0,
+                fetched_bytes: 0,
+                errors: 0,
+            };
+            Reply::Status(Status { images: vec![status], ..Status::default() })
+        }
+    }
+}
+
+fn two_layers(lab: &Lab) -> Vec<PathBuf> {
+    let layers = vec![lab.directory("lower"), lab.directory("upper")];
+    sh(&layers[0], "echo lower >both; echo lower >only; mkdir gone");
+    sh(&layers[1], "echo upper >both");
+    layers
+}
+
+fn is_mounted(path: &Path) -> bool {
+    let mounts = fs_err::read_to_string("/proc/self/mounts").unwrap();
+    mounts.lines().any(|line| line.split(' ').nth(1) == path.to_str())
+}
+
+/// Unmounts. A process that another test is just starting may hold a copy of a descriptor until it has started.
+fn unmounted(stub: &Stub, point: &Path) {
+    for _ in 0..50 {
+        match umount(stub.daemon(), point) {
+            Err(Error::Kernel { .. }) => std::thread::sleep(std::time::Duration::from_millis(20)),
+            done => return done.unwrap(),
+        }
+    }
+    panic!("{} stays busy", point.display());
+}
+
+#[test]
+fn privileged_several_layers_are_one_read_only_overlay() {
+    need_root();
+    let lab = Lab::new();
+    let stub = Stub::start(&lab, two_layers(&lab));
+    let point = lab.directory("point");
+    mount(stub.daemon(), "known:1".parse().unwrap(), &point).unwrap();
+    assert_eq!(stub.holders(), [format!("directory{}", point.display())]);
+    let read = |name: &str| fs_err::read_to_string(point.join(name)).unwrap();
+    assert_eq!((read("both"), read("only")), ("upper\n".to_owned(), "lower\n".to_owned()));
+    let refused = fs_err::write(point.join("new"), "").unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+
+    let again = mount(stub.daemon(), "known:1".parse().unwrap(), &point).unwrap_err();
+    assert!(matches!(again, Error::Occupied { .. }), "{again}");
+    // In use: nothing changes.
+    let open = fs_err::File::open(point.join("both")).unwrap();
+    assert!(matches!(umount(stub.daemon(), &point), Err(Error::Kernel { .. })));
+    assert!(is_mounted(&point) && stub.holders().len() == 1);
+    drop(open);
+    unmounted(&stub, &point);
+    assert!(!is_mounted(&point) && stub.holders().is_empty());
+    assert!(matches!(umount(stub.daemon(), &point), Err(Error::NotMounted { .. })));
+}
+
+#[test]
+fn privileged_one_layer_is_bound() {
+    need_root();
+    let lab = Lab::new();
+    let layer = two_layers(&lab).remove(0);
+    let stub = Stub::start(&lab, vec![layer]);
+    let point = lab.directory("point");
+    mount(stub.daemon(), "known:1".parse().unwrap(), &point).unwrap();
+    assert_eq!(fs_err::read_to_string(point.join("only")).unwrap(), "lower\n");
+    unmounted(&stub, &point);
+    assert!(!is_mounted(&point) && stub.holders().is_empty());
+}
+
+#[test]
+fn privileged_whatever_fails_nothing_is_held_and_foreign_mounts_stay() {
+    need_root();
+    let lab = Lab::new();
+    let mut layers = two_layers(&lab);
+    layers.push(lab.path("not-there"));
+    let stub = Stub::start(&lab, layers);
+    let point = lab.directory("point");
+    let failed = mount(stub.daemon(), "known:1".parse().unwrap(), &point).unwrap_err();
+    assert!(matches!(failed, Error::Kernel { .. }), "{failed}");
+    assert!(!is_mounted(&point) && stub.holders().is_empty());
+    let unknown = mount(stub.daemon(), "unknown:1".parse().unwrap(), &point).unwrap_err();
+    assert!(matches!(unknown, Error::Refused { kind: ErrorKind::NotFound, .. }), "{unknown}");
+    let nowhere = mount(stub.daemon(), "known:1".parse().unwrap(), &lab.path("nowhere")).unwrap_err();
+    assert!(matches!(nowhere, Error::Directory { .. }), "{nowhere}");
+
+    run("mount", &["-t", "tmpfs", "tmpfs", point.to_str().unwrap()]);
+    let foreign = umount(stub.daemon(), &point);
+    let kept = is_mounted(&point);
+    run("umount", &[point.to_str().unwrap()]);
+    assert!(matches!(foreign, Err(Error::NotOurs { .. })), "{foreign:?}");
+    assert!(kept);
+
+    // What a kill between the two steps leaves: held, not mounted.
+    stub.holders.lock().unwrap().push(format!("directory{}", point.display()));
+    umount(stub.daemon(), &point).unwrap();
+    assert!(stub.holders().is_empty());
+}
