@@ -167,6 +167,9 @@ fn program<'a>(sandbox: &'a Sandbox, spec: &'a ExecSpec, name: &str, user: &Reso
     let env = Strings::new(pairs.collect::<Result<_, _>>()?);
     let mut program = Program::new();
     init::join(&mut program, &sandbox.groups);
+    if sandbox.shared.oom_adjusted {
+        program.push(Step::Rlimits, Op::Write { path: c"/proc/self/oom_score_adj".into(), bytes: b"0" });
+    }
     let namespaces = init::NAMESPACES | libc::CLONE_NEWCGROUP;
     let inside = namespaces & !libc::CLONE_NEWPID;
     program.push(Step::Enter, Op::Enter { fd: Fd::Of(sandbox.pidfd.as_fd()), flags: inside });

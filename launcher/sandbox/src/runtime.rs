@@ -133,6 +133,9 @@ pub(crate) struct Shared {
     pub(crate) own_pid_ns: File,
     pub(crate) last_capability: u8,
     pub(crate) open_files_max: u64,
+    /// Whether this process is shielded from (or offered to) the kernel's choice of whom to kill for want of memory, which
+    /// commands must not inherit.
+    pub(crate) oom_adjusted: bool,
 }
 
 impl Runtime {
@@ -159,6 +162,7 @@ impl Runtime {
             own_pid_ns: dsec_sys::ns::own_pid_ns()?,
             last_capability: last,
             open_files_max: dsec_sys::limits::open_files_max(),
+            oom_adjusted: fs_err::read_to_string("/proc/self/oom_score_adj")?.trim() != "0",
         };
         Ok(Self { shared: Arc::new(shared) })
     }

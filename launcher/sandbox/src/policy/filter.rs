@@ -271,6 +271,7 @@ mod tests {
             assert_eq!(answer(libc::SYS_clone, [flag as u64 | 17, 0, 0, 0, 0, 0]), refuse(libc::EPERM));
             assert_eq!(answer(libc::SYS_unshare, [flag as u64, 0, 0, 0, 0, 0]), refuse(libc::EPERM));
         }
+        assert_eq!(answer(libc::SYS_clone, [libc::CLONE_PARENT as u64 | 17, 0, 0, 0, 0, 0]), refuse(libc::EPERM));
         assert_eq!(answer(libc::SYS_unshare, [0x80, 0, 0, 0, 0, 0]), refuse(libc::EPERM));
         assert_eq!(answer(libc::SYS_unshare, [libc::CLONE_FS as u64, 0, 0, 0, 0, 0]), ALLOW);
         assert_eq!(answer(libc::SYS_clone3, [0; 6]), refuse(libc::ENOSYS));

@@ -193,10 +193,14 @@ const NEW_NAMESPACES: u32 = (libc::CLONE_NEWNS
     .cast_unsigned();
 const CLONE_NEWTIME: u32 = 0x80;
 
+/// A child of the caller's parent. The parent of a command is the platform, outside: it would get children that it did
+/// not start and does not wait for, and the sandbox would not end before it had.
+const CLONE_PARENT: u32 = libc::CLONE_PARENT.cast_unsigned();
+
 /// Calls whose arguments decide.
 pub(crate) const CHECKED: &[(u32, Check)] = &[
     // A new user namespace gives capabilities that the bounding set does not reach.
-    (number(libc::SYS_clone), Check::NoneOf { argument: 0, mask: NEW_NAMESPACES }),
+    (number(libc::SYS_clone), Check::NoneOf { argument: 0, mask: NEW_NAMESPACES | CLONE_PARENT }),
     (number(libc::SYS_unshare), Check::NoneOf { argument: 0, mask: NEW_NAMESPACES | CLONE_NEWTIME }),
     // Its flags are in memory, which a filter cannot read; a libc that is told it is missing uses clone.
     (number(libc::SYS_clone3), Check::Missing),

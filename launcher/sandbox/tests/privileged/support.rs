@@ -20,12 +20,19 @@ pub(super) fn config() -> Config {
     Config { cgroup_parent: "dsec-test".into() }
 }
 
-/// busybox and perl with what they need; made once per test process.
+/// busybox, perl and id with what they need; made once, and used by every test process.
 pub(super) fn base() -> &'static Path {
     static BASE: OnceLock<PathBuf> = OnceLock::new();
     BASE.get_or_init(|| {
-        let root = std::env::temp_dir().join(format!("dsec-sandbox-test-{}", std::process::id()));
-        make_base(&root);
+        let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("sandbox-base-1");
+        if !root.exists() {
+            let unfinished = root.with_extension(std::process::id().to_string());
+            make_base(&unfinished);
+            // Another process may have been faster; its root is as good.
+            if fs_err::rename(&unfinished, &root).is_err() {
+                fs_err::remove_dir_all(&unfinished).unwrap();
+            }
+        }
         root
     })
 }

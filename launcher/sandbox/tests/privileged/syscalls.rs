@@ -22,6 +22,7 @@ fn privileged_dangerous_calls_are_refused_for_root_and_user() {
         ("unshare a user namespace", libc::SYS_unshare, &[libc::CLONE_NEWUSER as i64]),
         ("unshare a mount namespace", libc::SYS_unshare, &[libc::CLONE_NEWNS as i64]),
         ("clone into a network namespace", libc::SYS_clone, &[libc::CLONE_NEWNET as i64 | 17, 0, 0, 0, 0]),
+        ("clone a sibling", libc::SYS_clone, &[libc::CLONE_PARENT as i64 | 17, 0, 0, 0, 0]),
         ("setns", libc::SYS_setns, &[0, 0]),
         ("mount", libc::SYS_mount, &[0, 0, 0, 0, 0]),
         ("umount2", libc::SYS_umount2, &[0, 0]),
