@@ -18,7 +18,7 @@ use super::exit::Exit;
 #[derive(Debug, Args)]
 struct Socket {
     /// The control socket of dsec-mountd
-    #[arg(long, env = "DSEC_MOUNTD", value_name = "SOCKET", default_value = MOUNTD_SOCKET, hide_env_values = true)]
+    #[arg(long, value_name = "SOCKET", default_value = MOUNTD_SOCKET)]
     mountd: PathBuf,
 }
 
