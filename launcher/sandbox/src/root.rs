@@ -80,12 +80,12 @@ pub enum Error {
 ///
 /// - `volatile`: no sync reaches the disk. A sandbox does not outlive a crash of its node, so a sync has nobody to serve;
 ///   a diff is read from the upper's file system, which is synced then. Without it, unmounting would sync all of that.
-/// - `redirect_dir=nofollow`: an image cannot point a directory of its layer at another; renaming a directory of a lower
-///   layer answers EXDEV, upon which programs copy.
+/// - `redirect_dir=on`: a directory of a layer can be renamed, as programs expect (without, rename answers EXDEV). The mark
+///   that it leaves in the upper is a `trusted` attribute, out of a tenant's reach, and a diff resolves it.
 /// - `metacopy=off`, `index=off`: the upper holds whole files, which a diff can read without the lowers.
 /// - `xino=auto`: inode numbers that stay when a file is copied up, where the file systems leave room.
 const OPTIONS: &[(&str, &str)] =
-    &[("redirect_dir", "nofollow"), ("metacopy", "off"), ("index", "off"), ("xino", "auto"), ("source", "sandbox")];
+    &[("redirect_dir", "on"), ("metacopy", "off"), ("index", "off"), ("xino", "auto"), ("source", "sandbox")];
 
 /// A root that is mounted, attached nowhere.
 pub(crate) struct Root {

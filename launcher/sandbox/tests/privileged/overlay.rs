@@ -38,6 +38,22 @@ fn privileged_deleting_and_replacing_what_layers_hold() {
 }
 
 #[test]
+fn privileged_a_directory_of_a_layer_can_be_renamed() {
+    let sandbox = create();
+    // busybox mv would copy if rename did not work, so perl asks the kernel alone.
+    let perl = "rename('/home', '/elsewhere') or die $!; rename('/elsewhere/ann', '/ann') or die $!";
+    assert_eq!(run(&sandbox, &["/usr/bin/perl", "-e", perl]).stderr, "");
+    assert_eq!(sh(&sandbox, "ls -d /ann /elsewhere; ls /home 2>/dev/null | wc -l").trim(), "/ann\n/elsewhere\n0");
+    let mut redirect = [0; 64];
+    let count = rustix::fs::getxattr(sandbox.upper().join("elsewhere"), "trusted.overlay.redirect", &mut redirect);
+    assert!(count.unwrap() > 0);
+    // The tenant cannot leave such a mark by itself.
+    let forged = "($p, $n, $v) = ('/root', 'trusted.overlay.redirect', '/etc'); \
+                  print syscall(188, $p, $n, $v, 4, 0), ' ', $!+0";
+    assert_eq!(run(&sandbox, &["/usr/bin/perl", "-e", forged]).stdout, "-1 1");
+}
+
+#[test]
 fn privileged_owners_modes_and_links_inside() {
     let sandbox = create();
     sh(
