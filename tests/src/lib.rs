@@ -3,6 +3,7 @@
 //! The library holds the tools that several of them share; the scenarios that run the real programs are the Python
 //! package `lab` beside it.
 
+pub mod frozen;
 pub mod program;
 pub mod proxy;
 pub mod samples;

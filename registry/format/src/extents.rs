@@ -24,13 +24,18 @@ pub const MAX_DEVICE_BYTES: u64 = (u32::MAX as u64) * BLOCK_BYTES as u64;
 
 const OBJECT: &str = "extent map";
 
-#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+/// Before the first entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Header {
-    preamble: Preamble,
-    extents: U64,
-    device_bytes: U64,
-    reserved: [u8; 16],
+pub struct Header {
+    /// Magic, version, features.
+    pub preamble: Preamble,
+    /// Number of entries.
+    pub extents: U64,
+    /// Size of the data device, a multiple of 4096.
+    pub device_bytes: U64,
+    /// Zero.
+    pub reserved: [u8; 16],
 }
 
 /// One chunk on the data device.

@@ -22,16 +22,24 @@ pub const RECORD_BYTES: usize = 32;
 
 const OBJECT: &str = "locations";
 
-#[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+/// Before the pack digests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Header {
-    preamble: Preamble,
-    layer: LayerDigest,
-    packs: U32,
-    reserved0: U32,
-    records: U64,
-    body_digest: BlobDigest,
-    reserved1: [u8; 16],
+pub struct Header {
+    /// Magic, version, features.
+    pub preamble: Preamble,
+    /// The layer whose chunks are located.
+    pub layer: LayerDigest,
+    /// Number of pack digests.
+    pub packs: U32,
+    /// Zero.
+    pub reserved0: U32,
+    /// Number of records.
+    pub records: U64,
+    /// BLAKE3 of what follows the header.
+    pub body_digest: BlobDigest,
+    /// Zero.
+    pub reserved1: [u8; 16],
 }
 
 /// Where one chunk lies. Its size is in the extent map.

@@ -1,0 +1,4 @@
+//! Fuzzes the decoder that `dsec_fuzz::locations` calls.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| dsec_fuzz::locations(bytes));
