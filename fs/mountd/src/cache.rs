@@ -18,21 +18,24 @@
 mod aligned;
 mod directory;
 mod index;
+mod lookup;
 mod memory;
 mod segment;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::Sender;
 use dsec_format::ChunkDigest;
 use dsec_format::protocol::mountd::CacheStatus;
 
 pub use self::directory::{Directory, Error};
 use self::index::Index;
-use self::memory::Memory;
+use self::lookup::{Lookup, Order};
 use self::segment::Segment;
 
 /// Budgets below this are refused: they could not hold a few segments.
@@ -45,13 +48,6 @@ const LOW_WATERMARK_PERCENT: u64 = 95;
 const RESCUE_PERCENT: u64 = 25;
 /// After the disk refused a write, how long no other is tried.
 const DISK_REST: Duration = Duration::from_secs(2);
-/// A read that goes on where the last one of the same segment ended brings this much.
-const READ_AHEAD_BYTES: u32 = 512 << 10;
-/// How far from the end of the last read one may start and still go on from it.
-const READ_AHEAD_GAP_BYTES: u32 = 64 << 10;
-/// Loads of one chunk by several readers at once are made one after the other, by stripes of the digest.
-const LOAD_STRIPES: usize = 64;
-
 /// How a cache is made.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
@@ -67,12 +63,11 @@ pub struct Cache {
     directory: Directory,
     budget_bytes: u64,
     segment_bytes: u64,
-    index: Index,
-    memory: Memory,
-    /// By number, so the oldest first. Changed only by who holds the writer.
-    segments: RwLock<BTreeMap<u32, Arc<Segment>>>,
+    lookup: Arc<Lookup>,
     writer: Mutex<Writer>,
-    loading: Vec<Mutex<()>>,
+    /// None while the value is dropped.
+    orders: Option<Sender<Order>>,
+    thread: Option<JoinHandle<()>>,
     used_bytes: AtomicU64,
     counters: Counters,
 }
@@ -82,7 +77,6 @@ struct Counters {
     hits: AtomicU64,
     misses: AtomicU64,
     evictions: AtomicU64,
-    damaged: AtomicU64,
     bypassed: AtomicU64,
 }
 
@@ -128,15 +122,19 @@ impl Cache {
             }
         }
         let next_number = segments.keys().next_back().map_or(0, |last| last.wrapping_add(1));
+        let lookup = Arc::new(Lookup::new(index, options.memory_bytes, segments));
+        let (orders, queue) = crossbeam_channel::bounded(lookup::MAX_ORDERS);
+        let reader = Arc::clone(&lookup);
+        let thread = std::thread::Builder::new().name("read-ahead".to_owned());
+        let thread = thread.spawn(move || reader.read_ahead(&queue)).map_err(Error::Io)?;
         let cache = Self {
             directory,
             budget_bytes: options.budget_bytes,
             segment_bytes: (options.budget_bytes / 16).clamp(MIN_BUDGET_BYTES / 16, MAX_SEGMENT_BYTES),
-            index,
-            memory: Memory::new(options.memory_bytes),
-            segments: RwLock::new(segments),
+            lookup,
             writer: Mutex::new(Writer { active: None, next_number, resting_until: None }),
-            loading: (0..LOAD_STRIPES).map(|_| Mutex::new(())).collect(),
+            orders: Some(orders),
+            thread: Some(thread),
             used_bytes: AtomicU64::new(used_bytes),
             counters: Counters::default(),
         };
@@ -152,24 +150,24 @@ impl Cache {
 
     /// The chunk of a digest, from memory or from the disk, its bytes checked.
     pub fn get(&self, digest: &ChunkDigest) -> Option<Arc<[u8]>> {
-        let found = self.memory.get(digest).or_else(|| self.load(digest));
+        let found = self.lookup.get(digest, self.orders.as_ref());
         add(if found.is_some() { &self.counters.hits } else { &self.counters.misses }, 1);
         found
     }
 
     /// Whether the chunk is believed to be there. It may still turn out damaged when it is read.
     pub fn contains(&self, digest: &ChunkDigest) -> bool {
-        self.index.contains(digest) || self.memory.contains(digest)
+        self.lookup.index.contains(digest) || self.lookup.memory.contains(digest)
     }
 
     /// Whether the chunk is on the local disk.
     pub fn is_on_disk(&self, digest: &ChunkDigest) -> bool {
-        self.index.contains(digest)
+        self.lookup.index.contains(digest)
     }
 
     /// Keeps a chunk in memory. Its bytes have been checked.
     pub fn remember(&self, digest: &ChunkDigest, bytes: &Arc<[u8]>) {
-        self.memory.insert(*digest, Arc::clone(bytes), true);
+        self.lookup.memory.insert(*digest, Arc::clone(bytes));
     }
 
     /// Writes chunks, whose bytes have been checked, to the disk: those that it lacks, in one piece, so that what was
@@ -177,7 +175,7 @@ impl Cache {
     pub fn insert(&self, chunks: &[(ChunkDigest, Arc<[u8]>)]) {
         let mut batch: Vec<&(ChunkDigest, Arc<[u8]>)> = Vec::with_capacity(chunks.len());
         let mut batch_bytes = 0;
-        for chunk in chunks.iter().filter(|(digest, _)| !self.index.contains(digest)) {
+        for chunk in chunks.iter().filter(|(digest, _)| !self.lookup.index.contains(digest)) {
             if batch_bytes + chunk.1.len() as u64 > self.segment_bytes {
                 self.insert_batch(&batch);
                 batch.clear();
@@ -195,11 +193,11 @@ impl Cache {
         CacheStatus {
             budget_bytes: self.budget_bytes,
             used_bytes: value(&self.used_bytes),
-            chunks: self.index.len(),
+            chunks: self.lookup.index.len(),
             hits: value(&self.counters.hits),
             misses: value(&self.counters.misses),
             evictions: value(&self.counters.evictions),
-            damaged: value(&self.counters.damaged),
+            damaged: self.lookup.damaged.value(),
             bypassed: value(&self.counters.bypassed),
         }
     }
@@ -227,7 +225,7 @@ impl Cache {
             }
             self.reserve(&mut writer, batch)?
         };
-        segment.write(offset, batch, &self.index)
+        segment.write(offset, batch, &self.lookup.index)
     }
 
     /// A place for a batch in the active segment, or in a new one. From here on it counts as used.
@@ -254,7 +252,7 @@ impl Cache {
         let number = writer.next_number;
         let segment = Arc::new(Segment::create(&self.directory, number)?);
         writer.next_number = number.wrapping_add(1);
-        self.segments.write().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::clone(&segment));
+        self.lookup.segments.write().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::clone(&segment));
         writer.active = Some(Arc::clone(&segment));
         Ok(segment)
     }
@@ -268,7 +266,7 @@ impl Cache {
         while !fits(self.budget_bytes / 100 * LOW_WATERMARK_PERCENT) {
             let active = writer.active.as_ref().map(|segment| segment.number());
             let oldest = {
-                let segments = self.segments.read().unwrap_or_else(PoisonError::into_inner);
+                let segments = self.lookup.segments.read().unwrap_or_else(PoisonError::into_inner);
                 segments.values().find(|segment| Some(segment.number()) != active).cloned()
             };
             if !oldest.is_some_and(|oldest| self.evict(writer, &oldest)) {
@@ -282,8 +280,9 @@ impl Cache {
     fn evict(&self, writer: &mut Writer, segment: &Segment) -> bool {
         let number = segment.number();
         let rescued = self.rescue(segment);
-        self.segments.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
-        let removed = segment.entries().iter().filter(|entry| self.index.remove_at(&entry.digest, number)).count();
+        self.lookup.segments.write().unwrap_or_else(PoisonError::into_inner).remove(&number);
+        let removed =
+            segment.entries().iter().filter(|entry| self.lookup.index.remove_at(&entry.digest, number)).count();
         add(&self.counters.evictions, (removed as u64).saturating_sub(rescued.len() as u64));
         if let Err(error) = segment::remove_files(&self.directory, number) {
             add(&self.counters.bypassed, 1);
@@ -293,7 +292,8 @@ impl Cache {
         self.used_bytes.fetch_sub(segment.disk_bytes(), Ordering::Relaxed);
         let batch: Vec<_> = rescued.iter().collect();
         if !batch.is_empty() {
-            let moved = self.reserve(writer, &batch).and_then(|(target, at)| target.write(at, &batch, &self.index));
+            let moved =
+                self.reserve(writer, &batch).and_then(|(target, at)| target.write(at, &batch, &self.lookup.index));
             if let Err(error) = moved {
                 tracing::debug!(%error, "used chunks of an evicted segment are lost");
             }
@@ -310,7 +310,7 @@ impl Cache {
             if bytes + u64::from(entry.bytes) > limit {
                 break;
             }
-            if self.index.take_touched(&entry.digest, segment.number())
+            if self.lookup.index.take_touched(&entry.digest, segment.number())
                 && let Some(chunk) = segment.read_chunk(&entry)
             {
                 bytes += u64::from(entry.bytes);
@@ -319,44 +319,13 @@ impl Cache {
         }
         rescued
     }
+}
 
-    /// Reads a chunk from the disk into memory.
-    fn load(&self, digest: &ChunkDigest) -> Option<Arc<[u8]>> {
-        let stripe = usize::from(digest.as_bytes().first().copied().unwrap_or(0)) % LOAD_STRIPES;
-        let _one_at_a_time = self.loading.get(stripe).map(lock);
-        if let Some(found) = self.memory.get(digest) {
-            return Some(found);
+impl Drop for Cache {
+    fn drop(&mut self) {
+        self.orders.take();
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
+            tracing::error!("the thread that reads ahead panicked");
         }
-        let place = self.index.find(digest)?;
-        let segment = self.segments.read().unwrap_or_else(PoisonError::into_inner).get(&place.segment).cloned();
-        let Some(segment) = segment else {
-            // Its batch was still being written when its segment went.
-            self.index.remove_at(digest, place.segment);
-            return None;
-        };
-        let loaded = match segment.read(&place, READ_AHEAD_BYTES, READ_AHEAD_GAP_BYTES) {
-            Ok(loaded) => loaded,
-            Err(error) => {
-                tracing::warn!(chunk = %digest, %error, "a cached chunk cannot be read");
-                Vec::new()
-            }
-        };
-        let mut found = None;
-        for (entry, bytes) in loaded {
-            if entry.digest == *digest {
-                if ChunkDigest::of(&bytes) == *digest {
-                    self.memory.insert(*digest, Arc::clone(&bytes), true);
-                    found = Some(bytes);
-                }
-            } else if !self.memory.contains(&entry.digest) {
-                self.memory.insert(entry.digest, bytes, false);
-            }
-        }
-        if found.is_none() {
-            add(&self.counters.damaged, 1);
-            tracing::warn!(chunk = %digest, segment = place.segment, "a cached chunk was damaged and is dropped");
-            self.index.remove_at(digest, place.segment);
-        }
-        found
     }
 }

@@ -377,10 +377,10 @@ impl Shared {
     }
 
     fn fail(&self, pending: &Pending, error: ReadError) {
-        if pending.fail(error) {
+        pending.fail(error, || {
             self.counters.errors.increment();
             pending.layer().errors.increment();
-        }
+        });
     }
 
     fn run(&self, work: Work) {

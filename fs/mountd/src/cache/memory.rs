@@ -9,11 +9,14 @@ use dsec_format::ChunkDigest;
 use lru::LruCache;
 
 use super::lock;
+use super::lookup::Order;
 
 #[derive(Debug)]
 struct Kept {
     bytes: Arc<[u8]>,
     verified: bool,
+    /// What to read ahead once this is asked for.
+    order: Option<Order>,
 }
 
 #[derive(Debug)]
@@ -37,15 +40,16 @@ impl Memory {
         lock(&self.state).chunks.contains(digest)
     }
 
-    /// A chunk, verified. One that fails is dropped.
-    pub(super) fn get(&self, digest: &ChunkDigest) -> Option<Arc<[u8]>> {
-        let bytes = {
+    /// A chunk, verified, and what to read ahead now. One that fails is dropped.
+    pub(super) fn get(&self, digest: &ChunkDigest) -> Option<(Arc<[u8]>, Option<Order>)> {
+        let (bytes, order) = {
             let mut state = lock(&self.state);
-            let kept = state.chunks.get(digest)?;
+            let kept = state.chunks.get_mut(digest)?;
+            let found = (Arc::clone(&kept.bytes), kept.order.take());
             if kept.verified {
-                return Some(Arc::clone(&kept.bytes));
+                return Some(found);
             }
-            Arc::clone(&kept.bytes)
+            found
         };
         let sound = ChunkDigest::of(&bytes) == *digest;
         let mut state = lock(&self.state);
@@ -53,7 +57,7 @@ impl Memory {
             if let Some(kept) = state.chunks.get_mut(digest) {
                 kept.verified = true;
             }
-            return Some(bytes);
+            return Some((bytes, order));
         }
         if let Some(dropped) = state.chunks.pop(digest) {
             state.used_bytes -= dropped.bytes.len();
@@ -61,15 +65,29 @@ impl Memory {
         None
     }
 
-    pub(super) fn insert(&self, digest: ChunkDigest, bytes: Arc<[u8]>, verified: bool) {
+    /// Keeps a chunk that has been checked.
+    pub(super) fn insert(&self, digest: ChunkDigest, bytes: Arc<[u8]>) {
+        lock(&self.state).put(digest, Kept { bytes, verified: true, order: None }, self.limit_bytes);
+    }
+
+    /// Keeps a chunk that is not there yet.
+    pub(super) fn insert_new(&self, digest: ChunkDigest, bytes: Arc<[u8]>, verified: bool, order: Option<Order>) {
         let mut state = lock(&self.state);
-        state.used_bytes += bytes.len();
-        if let Some((_, replaced)) = state.chunks.push(digest, Kept { bytes, verified }) {
-            state.used_bytes -= replaced.bytes.len();
+        if !state.chunks.contains(&digest) {
+            state.put(digest, Kept { bytes, verified, order }, self.limit_bytes);
         }
-        while state.used_bytes > self.limit_bytes {
-            let Some((_, dropped)) = state.chunks.pop_lru() else { break };
-            state.used_bytes -= dropped.bytes.len();
+    }
+}
+
+impl State {
+    fn put(&mut self, digest: ChunkDigest, kept: Kept, limit_bytes: usize) {
+        self.used_bytes += kept.bytes.len();
+        if let Some((_, replaced)) = self.chunks.push(digest, kept) {
+            self.used_bytes -= replaced.bytes.len();
+        }
+        while self.used_bytes > limit_bytes {
+            let Some((_, dropped)) = self.chunks.pop_lru() else { break };
+            self.used_bytes -= dropped.bytes.len();
         }
     }
 }
@@ -83,7 +101,7 @@ mod tests {
         let memory = Memory::new(1000);
         let chunk = |n: u8| -> Arc<[u8]> { Arc::from(vec![n; 300]) };
         for n in 0..5 {
-            memory.insert(ChunkDigest::of(&chunk(n)), chunk(n), true);
+            memory.insert(ChunkDigest::of(&chunk(n)), chunk(n));
         }
         assert!(lock(&memory.state).used_bytes <= 1000);
         assert!(memory.get(&ChunkDigest::of(&chunk(0))).is_none());
@@ -94,10 +112,10 @@ mod tests {
     fn unverified_bytes_are_checked_at_first_use() {
         let memory = Memory::new(1000);
         let digest = ChunkDigest::of(b"right");
-        memory.insert(digest, Arc::from(&b"wrong"[..]), false);
+        memory.insert_new(digest, Arc::from(&b"wrong"[..]), false, None);
         assert!(memory.get(&digest).is_none());
         assert!(!memory.contains(&digest));
-        memory.insert(digest, Arc::from(&b"right"[..]), false);
-        assert_eq!(memory.get(&digest).as_deref(), Some(&b"right"[..]));
+        memory.insert_new(digest, Arc::from(&b"right"[..]), false, None);
+        assert_eq!(memory.get(&digest).unwrap().0.as_ref(), b"right");
     }
 }

@@ -206,26 +206,34 @@ impl Segment {
         Ok(())
     }
 
-    /// Reads the chunk at a place and, when the reader goes through the segment in order, those that follow it, up to
-    /// `ahead_bytes` from its start. Nothing is verified here. The answer is empty when the segment has no such chunk.
-    pub(super) fn read(
-        &self,
-        place: &Place,
-        ahead_bytes: u32,
-        gap_bytes: u32,
-    ) -> std::io::Result<Vec<(Entry, Arc<[u8]>)>> {
+    /// Whether a read at an offset goes on where the last one ended.
+    pub(super) fn goes_on(&self, offset: u32, gap_bytes: u32) -> bool {
         let last_end = self.read_end.load(Ordering::Relaxed);
-        let in_order = place.offset.checked_sub(last_end).is_some_and(|gap| gap <= gap_bytes);
-        let wanted = if in_order { place.bytes.max(ahead_bytes) } else { place.bytes };
+        offset.checked_sub(last_end).is_some_and(|gap| gap <= gap_bytes)
+    }
+
+    /// The first chunk at or behind an offset.
+    pub(super) fn next_entry(&self, offset: u32) -> Option<Entry> {
+        let table = lock(&self.table);
+        table.entries.get(table.entries.partition_point(|entry| entry.offset < offset)).copied()
+    }
+
+    /// Reads the chunks at and behind an offset that end within `want_bytes` of it; always one, if there is one at that
+    /// place. Nothing is verified here.
+    pub(super) fn read(&self, offset: u32, want_bytes: u32) -> std::io::Result<Vec<(Entry, Arc<[u8]>)>> {
         let entries: Vec<Entry> = {
             let table = lock(&self.table);
-            let first = table.entries.partition_point(|entry| entry.offset < place.offset);
-            let rest = table.entries.get(first..).unwrap_or_default().iter();
-            rest.take_while(|entry| entry.offset - place.offset + entry.bytes <= wanted).copied().collect()
+            let first = table.entries.partition_point(|entry| entry.offset < offset);
+            let rest = table.entries.get(first..).unwrap_or_default().iter().enumerate();
+            let fits = |(number, entry): &(usize, &Entry)| {
+                *number == 0 || (entry.offset - offset).saturating_add(entry.bytes) <= want_bytes
+            };
+            rest.take_while(fits).map(|(_, entry)| *entry).collect()
         };
-        let end = entries.last().map_or(place.offset, |entry| entry.offset + entry.bytes);
+        let (Some(first), Some(last)) = (entries.first(), entries.last()) else { return Ok(Vec::new()) };
+        let end = last.offset + last.bytes;
         self.read_end.store(end, Ordering::Relaxed);
-        self.read_range(place.offset, end, |start, bytes| {
+        self.read_range(first.offset, end, |start, bytes| {
             let cut = |entry: &Entry| {
                 let from = (entry.offset - start) as usize;
                 let chunk = bytes.get(from..from + entry.bytes as usize)?;
@@ -237,9 +245,8 @@ impl Segment {
 
     /// Reads one chunk and verifies it.
     pub(super) fn read_chunk(&self, entry: &Entry) -> Option<Arc<[u8]>> {
-        let place = Place { segment: self.number, offset: entry.offset, bytes: entry.bytes };
-        let mut loaded = self.read(&place, 0, 0).ok()?;
-        let (_, bytes) = loaded.pop()?;
+        let loaded = self.read(entry.offset, entry.bytes).ok()?;
+        let (_, bytes) = loaded.into_iter().find(|(found, _)| found == entry)?;
         (ChunkDigest::of(&bytes) == entry.digest).then_some(bytes)
     }
 

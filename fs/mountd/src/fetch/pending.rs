@@ -159,18 +159,17 @@ impl Pending {
         }
     }
 
-    /// Answers with an error. False if someone has answered.
-    pub(super) fn fail(&self, error: ReadError) -> bool {
+    /// Answers with an error, if nobody has answered; `count` is called before that.
+    pub(super) fn fail(&self, error: ReadError, count: impl FnOnce()) {
         let done = {
             let mut state = lock(&self.state);
             state.pieces.clear();
             state.done.take()
         };
-        let open = done.is_some();
         if let Some(done) = done {
+            count();
             done(Err(error));
         }
-        open
     }
 }
 
