@@ -5,8 +5,9 @@
 //! (character device 0:0) hide what is below and are not seen; xattrs of overlay's own are not seen either.
 //! [`View::changeset`] shows one layer as it is stored, whiteouts and all.
 //!
-//! A handle is the places of an inode in the layers; nothing is kept per inode. `user.overlay.*` counts as
-//! `trusted.overlay.*` does, whichever of the two a mount would look at.
+//! A handle is the places of an inode in the layers; nothing is kept per inode. A directory is opaque by
+//! `user.overlay.opaque` as by `trusted.overlay.opaque`, whichever of the two a mount would look at; the xattrs that are not
+//! seen are those of a privileged mount, which is what this project makes.
 
 mod layers;
 mod pieces;
@@ -19,7 +20,7 @@ use dsec_erofs::{FileType, Nid};
 use crate::tree::{Content, Error, FileTree, Node, Xattrs};
 use layers::LayerView;
 
-/// Prefixes of overlay's own xattrs, by namespace.
+/// Prefixes of overlay's own xattrs: that of privileged mounts, that of others.
 pub(crate) const OVERLAY_PREFIXES: [&[u8]; 2] = [b"trusted.overlay.", b"user.overlay."];
 /// What follows the prefix of an xattr that overlay shows with one `overlay.` less.
 pub(crate) const ESCAPED: &[u8] = b"overlay.";
@@ -177,8 +178,8 @@ fn shown_by_overlay(xattrs: Xattrs) -> Xattrs {
 }
 
 fn shown_name(name: Vec<u8>) -> Option<Vec<u8>> {
-    let own = OVERLAY_PREFIXES.iter().find_map(|prefix| Some((prefix, name.strip_prefix(*prefix)?)));
-    let Some((prefix, rest)) = own else { return Some(name) };
+    let prefix = OVERLAY_PREFIXES[0];
+    let Some(rest) = name.strip_prefix(prefix) else { return Some(name) };
     rest.strip_prefix(ESCAPED).map(|inner| [prefix, inner].concat())
 }
 

@@ -37,6 +37,7 @@ fn layers(lab: &Lab) -> [std::path::PathBuf; 3] {
     set(&layers[2].join("merged"), "trusted.overlay.origin", b"some");
     set(&layers[2].join("merged"), "trusted.overlay.overlay.opaque", b"y");
     set(&layers[2].join("merged"), "user.kept", b"");
+    set(&layers[2].join("merged"), "user.overlay.note", b"of a program");
     layers
 }
 
