@@ -200,7 +200,7 @@ fn privileges(program: &mut Program<'_>, sandbox: &Sandbox, user: &Resolved) {
     let mut push = |step, op| program.push(step, op);
     push(Step::Privileges, Op::NewSession);
     push(Step::Privileges, Op::Umask(0o022));
-    push(Step::Privileges, Op::DefaultSignals);
+    push(Step::Privileges, Op::DefaultSignals { ignored: sandbox.shared.ignored_signals });
     let keep = policy::bounding_set(profile);
     push(Step::Privileges, Op::Bounding { keep, last: sandbox.shared.last_capability });
     push(Step::User, Op::Ids { uid: user.uid, gid: user.gid, groups: user.groups.clone() });

@@ -5,11 +5,11 @@
 //! leave the host's mounts behind, give up every privilege, become the reaper.
 
 use crate::cgroup::Groups;
-use crate::policy::{Cover, MASKS};
+use crate::policy::{Cover, Mask};
+use crate::runtime::Shared;
 use crate::spec::Spec;
 use crate::template::EMPTY;
 use dsec_sys::child::{Fd, Label, Op, Program, Slot, Strings};
-use dsec_sys::reaper::Reaper;
 use std::ffi::CString;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
@@ -134,7 +134,7 @@ impl std::fmt::Display for Step {
 }
 
 /// The steps of pid 1.
-pub(crate) fn program<'a>(spec: &Spec, groups: &Groups, reaper: &'a Reaper) -> Program<'a> {
+pub(crate) fn program<'a>(spec: &Spec, groups: &Groups, shared: &'a Shared) -> Program<'a> {
     let mut program = Program::new();
     join(&mut program, groups);
     program.push(Step::CgroupNamespace, Op::Unshare(libc::CLONE_NEWCGROUP));
@@ -144,7 +144,7 @@ pub(crate) fn program<'a>(spec: &Spec, groups: &Groups, reaper: &'a Reaper) -> P
     program.push(Step::Attach, Op::OpenDirectory { path: path(&spec.directory), into: DIRECTORY });
     program.push(Step::Ids, Op::Gate(GATE_IDS));
     file_systems(&mut program, spec);
-    masks(&mut program);
+    masks(&mut program, &shared.masks);
     program.push(Step::Root, Op::Gate(GATE_ROOT));
     program.push(Step::Descriptors, Op::OwnFiles);
     for (mount, dir, path) in [
@@ -156,19 +156,19 @@ pub(crate) fn program<'a>(spec: &Spec, groups: &Groups, reaper: &'a Reaper) -> P
         program.push(Step::Attach, Op::Attach { mount: Fd::Slot(mount), dir, path });
     }
     program.push(Step::Pivot, Op::PivotRoot(Fd::Slot(ROOT)));
-    give_up_privileges(&mut program);
+    give_up_privileges(&mut program, shared.ignored_signals);
     let argv = Strings::new(vec![c"init".into()]);
-    program.push(Step::Exec, Op::ExecFd { fd: reaper.as_fd(), argv, env: Strings::new(Vec::new()) });
+    program.push(Step::Exec, Op::ExecFd { fd: shared.reaper.as_fd(), argv, env: Strings::new(Vec::new()) });
     program
 }
 
-fn give_up_privileges(program: &mut Program<'_>) {
+fn give_up_privileges(program: &mut Program<'_>, ignored_signals: u64) {
     for op in [
         Op::NewSession,
         Op::Ids { uid: 0, gid: 0, groups: Vec::new() },
         Op::NoNewPrivileges,
         Op::NoCapabilities,
-        Op::DefaultSignals,
+        Op::DefaultSignals { ignored: ignored_signals },
         Op::IgnoreChildren,
         Op::CloseOnExecFrom(0),
     ] {
@@ -209,8 +209,8 @@ fn file_systems(program: &mut Program<'_>, spec: &Spec) {
     }
 }
 
-fn masks(program: &mut Program<'_>) {
-    for mask in MASKS {
+fn masks(program: &mut Program<'_>, masks: &[Mask]) {
+    for mask in masks {
         let (source, source_path, attributes) = match mask.cover {
             Cover::Null => (Fd::Slot(DEV), "null", 0),
             Cover::Empty => (Fd::Slot(SYS), EMPTY, 0),

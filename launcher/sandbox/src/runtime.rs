@@ -4,7 +4,7 @@ use crate::cgroup::{self, Groups, Layout};
 use crate::closer::Closer;
 use crate::directory;
 use crate::init::{self, DEV, GATE_IDS, GATE_ROOT, NAMESPACES, ROOT, SYS, Step};
-use crate::policy;
+use crate::policy::{self, MASKS, Mask};
 use crate::process::Children;
 use crate::remove;
 use crate::root;
@@ -136,10 +136,16 @@ pub(crate) struct Shared {
     /// Whether this process is shielded from (or offered to) the kernel's choice of whom to kill for want of memory, which
     /// commands must not inherit.
     pub(crate) oom_adjusted: bool,
+    /// Paths of `/proc` to cover, of those that this kernel has.
+    pub(crate) masks: Vec<Mask>,
+    /// Signals that this process ignores (bit n - 1 for signal n), which commands must not inherit. Handlers are not
+    /// inherited anyway.
+    pub(crate) ignored_signals: u64,
 }
 
 impl Runtime {
-    /// Prepares this process and node: makes the process undumpable, the parent cgroups, and what sandboxes share.
+    /// Prepares this process and node: makes the process undumpable, the parent cgroups, and what sandboxes share. Signals
+    /// that this process wants to ignore must be ignored before: commands begin with those at their defaults.
     ///
     /// # Errors
     /// [`Error`] when the node lacks what every sandbox needs.
@@ -161,6 +167,8 @@ impl Runtime {
             filter: policy::build()?,
             own_pid_ns: dsec_sys::ns::own_pid_ns()?,
             last_capability: last,
+            masks: MASKS.iter().filter(|mask| Path::new("/proc").join(mask.path).exists()).copied().collect(),
+            ignored_signals: ignored_signals()?,
             open_files_max: dsec_sys::limits::open_files_max(),
             oom_adjusted: fs_err::read_to_string("/proc/self/oom_score_adj")?.trim() != "0",
         };
@@ -185,7 +193,7 @@ impl Runtime {
         self.shared.systems.create(spec)?;
         groups.create(&spec.limits)?;
         let cgroup = groups.open()?;
-        let program = init::program(spec, groups, &self.shared.reaper);
+        let program = init::program(spec, groups, &self.shared);
         let options = Options { namespaces: flags(NAMESPACES), cgroup: Some(cgroup.as_fd()) };
         let furnished = child::stage(&program, options, |staged| self.furnish(spec, staged));
         let (child, spent) = furnished.map_err(|error| error.of(&spec.id))?;
@@ -237,6 +245,13 @@ impl Runtime {
     pub fn controllers_on_version_1(&self) -> Vec<&'static str> {
         self.shared.layout.version_1().collect()
     }
+}
+
+/// Which signals this process ignores, as the kernel's mask.
+fn ignored_signals() -> Result<u64, Error> {
+    let status = fs_err::read_to_string("/proc/self/status")?;
+    let mask = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigIgn:")?.trim(), 16).ok());
+    mask.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "no SigIgn in /proc/self/status").into())
 }
 
 /// After a failure the first error is the one to return; what could not be removed is the next sweep's.

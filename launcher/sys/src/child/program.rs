@@ -159,8 +159,12 @@ pub enum Op<'a> {
     NoNewPrivileges,
     /// Ignore SIGCHLD, so that the kernel reaps children.
     IgnoreChildren,
-    /// Every signal to its default, none blocked.
-    DefaultSignals,
+    /// Every signal to its default, none blocked. Handlers are gone already (`CLONE_CLEAR_SIGHAND`); what the parent ignores
+    /// is inherited, and must be named.
+    DefaultSignals {
+        /// Bit n - 1 for signal n.
+        ignored: u64,
+    },
     /// `setsid`.
     NewSession,
     /// `umask`.

@@ -86,7 +86,7 @@ fn step(shared: &Shared<'_>, op: &Op<'_>) -> Result<()> {
         // SAFETY: integers.
         Op::NoNewPrivileges => done(unsafe { call!(libc::SYS_prctl, libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }),
         Op::IgnoreChildren => signal_action(libc::SIGCHLD, libc::SIG_IGN),
-        Op::DefaultSignals => default_signals(),
+        Op::DefaultSignals { ignored } => default_signals(*ignored),
         // SAFETY: no argument.
         Op::NewSession => done(unsafe { call!(libc::SYS_setsid) }),
         // SAFETY: an integer.
@@ -332,9 +332,9 @@ fn signal_action(signal: i32, handler: usize) -> Result<()> {
     done(unsafe { call!(libc::SYS_rt_sigaction, signal, &raw const action, 0, 8) })
 }
 
-fn default_signals() -> Result<()> {
+fn default_signals(ignored: u64) -> Result<()> {
     for signal in 1..=64 {
-        if signal != libc::SIGKILL && signal != libc::SIGSTOP {
+        if ignored & (1u64 << (signal - 1)) != 0 {
             signal_action(signal, libc::SIG_DFL)?;
         }
     }
