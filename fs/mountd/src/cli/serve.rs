@@ -44,7 +44,7 @@ pub(crate) struct Serve {
     #[arg(long, value_name = "N", value_parser = parse_bytes)]
     cache_bytes: Option<u64>,
     /// Bytes of chunks kept in memory
-    #[arg(long, value_name = "N", value_parser = parse_bytes, default_value = "32M")]
+    #[arg(long, value_name = "N", value_parser = parse_bytes, default_value = "16M")]
     memory_bytes: u64,
     /// Directory below which layers are mounted. Belongs to one daemon
     #[arg(long, value_name = "DIR", default_value = "/run/dsec/mountd")]
