@@ -439,3 +439,50 @@ fn a_registry_that_is_silent_or_absent_is_an_error_in_bounded_time() {
         assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
     }
 }
+
+/// A small file system of its own. Unmounted when dropped.
+struct SmallDisk {
+    directory: tempfile::TempDir,
+}
+
+impl SmallDisk {
+    fn new(size: &str) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let options = format!("size={size}");
+        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "none"]).arg(directory.path()).status();
+        assert!(mount.is_ok_and(|status| status.success()), "this test needs root: a tmpfs cannot be mounted");
+        Self { directory }
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Whatever a failed test still holds open: the mount goes away with it.
+        let _ = Command::new("umount").arg("-l").arg(self.directory.path()).status();
+    }
+}
+
+#[test]
+fn privileged_a_full_disk_is_said_and_leaves_nothing_behind() {
+    let disk = SmallDisk::new("2m");
+    let path = disk.directory.path().join("s");
+    let registry = Registry::start(&path, &[]).unwrap();
+    let store = connect(&registry.url());
+    let small = Sample::seeded(0, 10, 10_000);
+    publish(&store, "app", &[&small]);
+
+    let large = Sample::seeded(1000, 800, 10_000);
+    let scratch = tempfile::tempdir().unwrap();
+    let pack = &large.packs(scratch.path(), 100 << 20).unwrap()[0];
+    assert!(pack.bytes() > 2 << 20);
+    let error = store.put_pack(&pack.digest(), pack.path()).unwrap_err();
+    assert!(matches!(error, Error::Full { .. }), "{error:?}");
+    assert!(matches!(store.pack_bytes(&pack.digest()), Err(Error::NotFound { .. })));
+    assert_eq!(fs::read_dir(path.join("uploads")).unwrap().count(), 0);
+
+    // What fits still comes in, and what was there is there.
+    publish(&store, "app", &[&Sample::seeded(50, 10, 10_000)]);
+    assert!(store.has_layer(&small.digest()).unwrap());
+    drop(registry);
+    assert_clean(&path);
+}

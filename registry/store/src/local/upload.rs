@@ -62,22 +62,25 @@ impl UploadWriter {
         self.offset
     }
 
-    /// Appends bytes. When that fails, what arrived before stays.
+    /// Appends bytes. When that fails, what arrived before stays; but when the disk is full, the upload is removed, so
+    /// that it does not keep the disk full.
     ///
     /// # Errors
     /// The store's failure.
     pub fn append(&mut self, bytes: &[u8]) -> Result<()> {
-        if let Err(error) = self.file.write_all(bytes) {
-            // A part may have been written: cut it, so that the length says what is there. When even that fails the
-            // length is longer than what the sender believes, and its next request is refused.
-            let _ = self.file.set_len(self.offset);
-            return Err(match error.kind() {
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Error::Full { store: self.store.clone() },
-                _ => Error::Io(error),
-            });
+        let Err(error) = self.file.write_all(bytes) else {
+            self.offset += bytes.len() as u64;
+            return Ok(());
+        };
+        if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
+            // Failing that, it expires like any other.
+            let _ = fs::remove_file(&self.path);
+            return Err(Error::Full { store: self.store.clone() });
         }
-        self.offset += bytes.len() as u64;
-        Ok(())
+        // A part may have been written: cut it, so that the length says what is there. When even that fails the length
+        // is longer than what the sender believes, and its next request is refused.
+        let _ = self.file.set_len(self.offset);
+        Err(Error::Io(error))
     }
 }
 
