@@ -3,6 +3,8 @@
 //! The daemon keeps the layers mounted for the holder `directory/PATH` until it is released. Whatever fails, nothing is
 //! held and nothing is mounted; asking again after a crash in between gives the same holder.
 
+mod table;
+
 use std::ffi::OsStr;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
@@ -13,12 +15,14 @@ use std::time::Duration;
 
 use dsec_format::protocol::mountd::{ErrorKind, MAX_LINE_BYTES, Mounted, Reply, Request, Status};
 use dsec_format::refs::Spec;
-use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags};
+use rustix::fs::CWD;
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create,
     fsconfig_set_string, fsmount, fsopen, move_mount, open_tree, unmount,
 };
+
+use table::Entry;
 
 /// How long the daemon may take for one request. A mount may wait for a registry.
 const DAEMON_TIMEOUT: Duration = Duration::from_secs(120);
@@ -83,6 +87,13 @@ pub enum Error {
         /// The mount point.
         path: PathBuf,
         /// Its answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The kernel's table of mounts.
+    #[error("cannot read what is mounted")]
+    Table {
+        /// Why.
         #[source]
         source: io::Error,
     },
@@ -192,10 +203,13 @@ struct Point {
 impl Point {
     fn of(directory: &Path) -> Result<Self, Error> {
         let failed = |source| Error::Directory { path: directory.to_owned(), source };
-        let path = fs_err::canonicalize(directory).map_err(failed)?;
-        if !path.is_dir() {
-            return Err(failed(io::ErrorKind::NotADirectory.into()));
-        }
+        let path = match fs_err::canonicalize(directory) {
+            Ok(path) if path.is_dir() => path,
+            Ok(_) => return Err(failed(io::ErrorKind::NotADirectory.into())),
+            // The daemon of what is mounted there has been killed: only the directory above can be asked.
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => above(directory).map_err(failed)?,
+            Err(error) => return Err(failed(error)),
+        };
         let text = path.to_str().ok_or_else(|| Error::Name { path: path.clone() })?;
         let holder = format!("directory{text}");
         Ok(Self { path, holder })
@@ -206,11 +220,16 @@ impl Point {
         move |errno| Error::Kernel { what, path, source: errno.into() }
     }
 
-    fn is_mounted(&self) -> Result<bool, Error> {
-        let flags = AtFlags::SYMLINK_NOFOLLOW;
-        let stat = rustix::fs::statx(CWD, &self.path, flags, StatxFlags::empty()).map_err(self.kernel("look"))?;
-        Ok(stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
+    fn mounted(&self) -> Result<Option<Entry>, Error> {
+        Entry::at(&self.path).map_err(|source| Error::Table { source })
     }
+}
+
+/// The path of a directory by the one that it is in.
+fn above(directory: &Path) -> io::Result<PathBuf> {
+    let name = directory.file_name().ok_or(io::ErrorKind::NotConnected)?;
+    let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok(fs_err::canonicalize(parent)?.join(name))
 }
 
 /// Mounts an image at a directory, over what is in it.
@@ -219,7 +238,7 @@ impl Point {
 /// As [`Error`]; nothing is mounted and nothing held then.
 pub fn mount(daemon: Daemon<'_>, image: Spec, directory: &Path) -> Result<Mounted, Error> {
     let point = Point::of(directory)?;
-    if point.is_mounted()? {
+    if point.mounted()?.is_some() {
         return Err(Error::Occupied { path: point.path });
     }
     let mounted = daemon.mount(image, &point.holder)?;
@@ -263,13 +282,15 @@ fn union_of(point: &Point, mounted: &Mounted) -> Result<OwnedFd, Error> {
 /// As [`Error`]. When the mount is in use nothing changes.
 pub fn umount(daemon: Daemon<'_>, directory: &Path) -> Result<(), Error> {
     let point = Point::of(directory)?;
-    let (mounted, held) = (point.is_mounted()?, daemon.holds(&point.holder)?);
-    match (mounted, held) {
-        (false, false) => return Err(Error::NotMounted { path: point.path }),
-        (true, false) => return Err(Error::NotOurs { path: point.path }),
+    match point.mounted()? {
+        // A daemon that was started again does not know what was held before.
+        Some(entry) if entry.is_an_image() => {
+            unmount(&point.path, UnmountFlags::NOFOLLOW).map_err(point.kernel("unmount"))?;
+        }
+        Some(_) => return Err(Error::NotOurs { path: point.path }),
         // A kill between the two steps of either operation leaves this.
-        (false, true) => {}
-        (true, true) => unmount(&point.path, UnmountFlags::NOFOLLOW).map_err(point.kernel("unmount"))?,
+        None if daemon.holds(&point.holder)? => {}
+        None => return Err(Error::NotMounted { path: point.path }),
     }
     daemon.release(&point.holder)
 }

@@ -128,6 +128,7 @@ fn classify_mount(error: &mount::Error) -> Option<(Exit, Option<&'static str>)> 
         mount::Error::Directory { .. }
         | mount::Error::Protocol { .. }
         | mount::Error::OtherReply { .. }
+        | mount::Error::Table { .. }
         | mount::Error::Kernel { .. } => None,
     }
 }
