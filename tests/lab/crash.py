@@ -59,6 +59,7 @@ class Loop:
         self.number = 0
         self.edges = []
         self.make_tree()
+        self.built()
 
     def make_tree(self):
         """About 24 MB: enough that a build, a push and a read take a while."""
@@ -221,9 +222,10 @@ class Loop:
             # What was read before and beside the kill is right, or an error; never other bytes.
             wrong = [name for name, digest in have.items() if digest is not None and digest != want.get(name)]
             check(not wrong, f"wrong bytes were read beside a kill: {wrong[:5]}")
+            if self.random.randrange(3) == 0:
+                trees.remove(node.cache)
             node.start_mountd()
             node.umount(point)
-            trees.remove(node.cache) if self.random.randrange(3) == 0 else None
             node.mount(DEBIAN, point)
         equal(file_hashes(point), want, "the files of the mounted image after the last kill")
         node.umount(point)
