@@ -219,8 +219,8 @@ impl Layer {
 #[derive(Debug)]
 pub struct Layers {
     root: PathBuf,
-    /// Serialises what gives out slots.
-    slots: Mutex<()>,
+    /// The highest slot that was given out: none is given twice while the kernel may know what had it.
+    highest_slot: Mutex<u32>,
 }
 
 impl Layers {
@@ -239,7 +239,7 @@ impl Layers {
                 }
             }
         }
-        Ok(Self { root: root.to_owned(), slots: Mutex::default() })
+        Ok(Self { root: root.to_owned(), highest_slot: Mutex::default() })
     }
 
     /// Where a layer is, or would be.
@@ -277,24 +277,27 @@ impl Layers {
 
     /// Gives the layer in `temporary` a slot and its place.
     fn settle(&self, temporary: &Path, directory: &Path) -> std::io::Result<()> {
-        let _slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut highest = self.highest_slot.lock().unwrap_or_else(PoisonError::into_inner);
         let slot = match fs_err::read_to_string(directory.join(SLOT_FILE)) {
             Ok(slot) => slot,
-            Err(_) => self.free_slot()?.to_string(),
+            Err(_) => {
+                *highest = self.highest_used_slot()?.max(*highest) + 1;
+                highest.to_string()
+            }
         };
         fs_err::write(temporary.join(SLOT_FILE), slot)?;
         remove_directory(directory)?;
         fs_err::rename(temporary, directory)
     }
 
-    /// The smallest slot above those in use; slot 0 is nobody's.
-    fn free_slot(&self) -> std::io::Result<u32> {
+    /// 0 when there are no layers.
+    fn highest_used_slot(&self) -> std::io::Result<u32> {
         let mut highest = 0;
         for entry in fs_err::read_dir(&self.root)? {
             let slot = fs_err::read_to_string(entry?.path().join(SLOT_FILE)).unwrap_or_default();
             highest = highest.max(slot.trim().parse().unwrap_or(0));
         }
-        Ok(highest + 1)
+        Ok(highest)
     }
 }
 

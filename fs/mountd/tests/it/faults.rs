@@ -289,6 +289,7 @@ fn a_layer_whose_bytes_are_wrong_is_refused_and_leaves_nothing() {
         if let Ok(layer) = attempt(bad) {
             // A bit without effect on the plain bytes, which are what the name covers.
             assert!(layer.image().bytes() == want, "byte {at}");
+            assert!(layer.slot() > plain.slot(), "a slot is given to one layer only");
             std::fs::remove_dir_all(directory.path().join(record.digest.hex())).unwrap();
         }
         assert!(attempt(stored[..at].to_vec()).is_err(), "cut at {at}");
