@@ -11,6 +11,7 @@ mod layout;
 mod pipeline;
 mod publish;
 mod read;
+mod verify;
 mod workers;
 
 use std::time::Instant;
@@ -22,7 +23,8 @@ use dsec_format::refs::{RefName, Target};
 use dsec_store::{LocalStore, Store};
 
 use self::pipeline::Target as Pipeline;
-use crate::input::{Input, Kind, Part, Surroundings};
+use self::verify::Verification;
+use crate::input::{Input, Kind, Location, Part, Surroundings};
 use crate::monitor::Stage;
 use crate::{Cancel, Monitor};
 
@@ -49,6 +51,8 @@ pub struct Request {
     pub name: Option<RefName>,
     /// Laid over the configuration that the input has: what is set here wins.
     pub config: Config,
+    /// Whether the image is read back and compared with its source before the ref is set.
+    pub verify: bool,
 }
 
 /// What the file data of a layer came to.
@@ -117,20 +121,45 @@ pub fn build(
     }
     let target = Pipeline { store, scratch: &scratch, options, monitor, cancel };
     let mut layers = Vec::new();
-    for part in opened.parts {
-        layers.push(publish::layer(part, &target)?);
+    let mut parts = Vec::new();
+    for mut part in opened.parts {
+        let layer = publish::layer(&mut part, &target)?;
+        if request.verify && opened.kind != Kind::Directory {
+            parts.push((layer.record.digest, part));
+        }
+        layers.push(layer);
     }
+    drop_repeated(&mut layers);
     cancel.check()?;
     monitor.begin(Stage::Publish, None);
     let architecture = opened.architecture.as_deref().unwrap_or(&request.input.architecture);
     let records = layers.iter().map(|layer| layer.record.clone()).collect();
-    let image = store.put_image(&Image::new(architecture, records, overlay(opened.config, &request.config)))?;
+    let image = Image::new(architecture, records, overlay(opened.config, &request.config));
+    let digest = store.put_image(&image)?;
+    if request.verify {
+        let verification = Verification { store, image: &image, monitor, cancel };
+        verification.whole()?;
+        match &request.input.location {
+            Location::Path(path) if opened.kind == Kind::Directory => verification.against_directory(path)?,
+            Location::Path(_) | Location::Stdin => verification.against_archives(&parts)?,
+        }
+    }
     cancel.check()?;
     if let Some(name) = &request.name {
-        store.set_ref(name, Target::Image(image), Expected::Anything)?;
+        store.set_ref(name, Target::Image(digest), Expected::Anything)?;
     }
     let elapsed_ms = u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX);
-    Ok(Built { image, name: request.name.clone(), kind: opened.kind, layers, elapsed_ms })
+    Ok(Built { image: digest, name: request.name.clone(), kind: opened.kind, layers, elapsed_ms })
+}
+
+/// An overlay refuses the same lower directory twice. A layer that comes again higher up covers all that it did below.
+fn drop_repeated(layers: &mut Vec<BuiltLayer>) {
+    let digests: Vec<_> = layers.iter().map(|layer| layer.record.digest).collect();
+    let mut index = 0;
+    layers.retain(|layer| {
+        index += 1;
+        !digests[index..].contains(&layer.record.digest)
+    });
 }
 
 /// Stores one layer that is not read from an [`Input`].
@@ -138,14 +167,14 @@ pub fn build(
 /// # Errors
 /// As [`enum@Error`].
 pub(crate) fn layer(
-    part: Part<'_>,
+    mut part: Part<'_>,
     store: &LocalStore,
     options: Options,
     monitor: &dyn Monitor,
     cancel: &Cancel,
 ) -> Result<BuiltLayer, Error> {
     let scratch = store.scratch()?;
-    publish::layer(part, &Pipeline { store, scratch: &scratch, options, monitor, cancel })
+    publish::layer(&mut part, &Pipeline { store, scratch: &scratch, options, monitor, cancel })
 }
 
 /// `over` where it says something, else `under`. Environment and labels are joined by key.

@@ -8,6 +8,7 @@ use dsec_format::frame;
 use crate::cancel::Cancelled;
 use crate::input;
 use crate::paths::Shown;
+use crate::verify;
 
 /// See the [module](self).
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +46,25 @@ pub enum Error {
         /// Its layers.
         layers: usize,
     },
+    /// Reading back failed.
+    #[error("cannot verify the image")]
+    Verify(#[from] verify::Error),
+    /// What was stored is not what its names say.
+    #[error("the stored image has {findings} faults, the first: {first}")]
+    NotWhole {
+        /// How many.
+        findings: u64,
+        /// The first of them.
+        first: String,
+    },
+    /// What was stored is not what the input has.
+    #[error("the image differs from its source in {differences} ways, the first: {first}")]
+    Differs {
+        /// How many.
+        differences: u64,
+        /// The first of them.
+        first: String,
+    },
     /// Asked to stop.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
@@ -55,7 +75,7 @@ impl Error {
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         match self {
-            Self::Cancelled(_) => true,
+            Self::Cancelled(_) | Self::Verify(verify::Error::Cancelled(_)) => true,
             Self::Input(error) => error.is_cancelled(),
             _ => false,
         }

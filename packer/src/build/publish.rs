@@ -18,24 +18,22 @@ use crate::monitor::Stage;
 use crate::paths::Shown;
 
 /// Stores one layer of an input.
-pub(super) fn layer(part: Part<'_>, target: &Target<'_>) -> Result<BuiltLayer, Error> {
-    let Part { mut tree, contents } = part;
-    let (entries, logical_bytes) = totals(&tree);
+pub(super) fn layer(part: &mut Part<'_>, target: &Target<'_>) -> Result<BuiltLayer, Error> {
+    let Part { tree, contents } = part;
+    let (entries, logical_bytes) = totals(tree);
     target.monitor.begin(Stage::Pack, Some(logical_bytes));
-    let (layout, stored) = pipeline::run(&tree, &*contents, target)?;
-    drop(contents);
+    let (layout, stored) = pipeline::run(tree, &**contents, target)?;
 
     target.monitor.begin(Stage::Publish, None);
     let (extents, device_bytes, data_bytes) = layout
-        .finish(&mut tree)
-        .map_err(|(inode, source)| Error::File { path: Shown::new(&path_of(&tree, inode)), source })?;
+        .finish(tree)
+        .map_err(|(inode, source)| Error::File { path: Shown::new(&path_of(tree, inode)), source })?;
     let [metadata_file, extents_file, layer_file] =
         ["metadata", "extents", "layer"].map(|name| target.scratch.path().join(name));
     let mut out = BufWriter::with_capacity(1 << 20, fs::File::create(&metadata_file).map_err(Error::Scratch)?);
-    let summary = dsec_erofs::write(&tree, device_bytes, &mut out)?;
+    let summary = dsec_erofs::write(tree, device_bytes, &mut out)?;
     out.flush().map_err(Error::Scratch)?;
     drop(out);
-    drop(tree);
     fs::write(&extents_file, extents::encode(&extents, device_bytes)).map_err(Error::Scratch)?;
     drop(extents);
 
@@ -75,7 +73,8 @@ fn totals(tree: &Tree) -> (u64, u64) {
     (entries, logical_bytes)
 }
 
-fn path_of(tree: &Tree, inode: InodeId) -> Vec<u8> {
+/// The first path of an inode; only for errors, because it walks.
+pub(super) fn path_of(tree: &Tree, inode: InodeId) -> Vec<u8> {
     let mut walk = tree.walk();
     while let Some(step) = walk.advance() {
         if step.inode == inode {

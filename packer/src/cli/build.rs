@@ -50,6 +50,9 @@ pub(crate) struct Build {
     /// Threads that read, hash and compress [default: one per core]
     #[arg(long, value_name = "N")]
     threads: Option<NonZero<u16>>,
+    /// Do not read the image back and compare it with its source
+    #[arg(long)]
+    no_verify: bool,
     #[command(flatten)]
     config: ConfigArgs,
 }
@@ -136,7 +139,7 @@ impl Build {
             architecture: self.architecture.unwrap_or_else(host_architecture),
         };
         let store = LocalStore::create(&context.store_directory()?)?;
-        let request = Request { input, name: self.name, config: self.config.config() };
+        let request = Request { input, name: self.name, config: self.config.config(), verify: !self.no_verify };
         let options = Options { level: self.level, threads };
         let built = build::build(&store, &request, options, &context.progress, &context.cancel)
             .with_context(|| format!("cannot build an image from {shown}"))?;

@@ -62,7 +62,7 @@ impl Lab {
             oci_ref: None,
             architecture: "amd64".to_owned(),
         };
-        let request = Request { input, name: None, config: Config::default() };
+        let request = Request { input, name: None, config: Config::default(), verify: false };
         let options = Options { level: 3, threads: 2 };
         let built = dsec_pack::build(&self.store, &request, options, &Silent, &Cancel::new()).unwrap();
         self.store.read_image(&built.image).unwrap()

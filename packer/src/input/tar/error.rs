@@ -108,7 +108,9 @@ pub enum Error {
         text: String,
     },
     /// An ACL that names a user or group without giving the number.
-    #[error("the ACL of `{path}` names {name:?} without a number; `tar --numeric-owner` writes numbers")]
+    #[error(
+        "the ACL of `{path}` names {name:?} without its number; `tar --xattrs --xattrs-include='*'` writes numbers"
+    )]
     AclName {
         /// The entry.
         path: Shown,

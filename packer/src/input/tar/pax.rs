@@ -136,10 +136,12 @@ impl Extended {
         let raw = if self.libarchive_xattrs.is_empty() { &self.schily_xattrs } else { &self.libarchive_xattrs };
         let mut xattrs = raw.clone();
         for (name, text) in [(acl::ACCESS, &self.acl_access), (acl::DEFAULT, &self.acl_default)] {
+            // The attribute itself, where it was written as well, needs no interpretation.
             if let Some(text) = text
+                && !xattrs.contains_key(name)
                 && let Some(value) = acl::encode(text, name == acl::ACCESS, path)?
             {
-                xattrs.entry(name.to_vec()).or_insert(value);
+                xattrs.insert(name.to_vec(), value);
             }
         }
         if let Some(label) = &self.selinux {
@@ -180,15 +182,18 @@ fn number(value: &[u8]) -> Option<Option<u64>> {
     digits.map(Some)
 }
 
-/// `[-]SECONDS[.FRACTION]`; what is finer than a nanosecond is cut off towards the past.
+/// `[-]SECONDS[.FRACTION]`; what is finer than a nanosecond is cut off towards the past. Python writes small numbers as
+/// `1e-09`, so there may be an exponent.
 fn parse_time(value: &[u8]) -> Option<Timestamp> {
     let (negative, value) = match value.strip_prefix(b"-") {
         Some(rest) => (true, rest),
         None => (false, value),
     };
-    let mut parts = value.splitn(2, |byte| *byte == b'.');
-    let secs = i64::try_from(number(parts.next()?)?.unwrap_or(0)).ok()?;
-    let fraction = parts.next().unwrap_or_default();
+    let mut parts = value.splitn(2, |byte| matches!(byte, b'e' | b'E'));
+    let mut number_parts = parts.next()?.splitn(2, |byte| *byte == b'.');
+    let (whole, fraction) = (number_parts.next()?, number_parts.next().unwrap_or_default());
+    let (whole, fraction) = shift(whole, fraction, parts.next())?;
+    let secs = i64::try_from(number(&whole)?.unwrap_or(0)).ok()?;
     if !fraction.iter().all(u8::is_ascii_digit) {
         return None;
     }
@@ -198,8 +203,30 @@ fn parse_time(value: &[u8]) -> Option<Timestamp> {
     match (negative, nanos + u32::from(negative && finer)) {
         (false, nanos) => Some(Timestamp { secs, nanos }),
         (true, 0) => Some(Timestamp { secs: -secs, nanos: 0 }),
+        (true, 1_000_000_000) => Some(Timestamp { secs: (-secs).checked_sub(1)?, nanos: 0 }),
         (true, nanos) => Some(Timestamp { secs: (-secs).checked_sub(1)?, nanos: 1_000_000_000 - nanos }),
     }
+}
+
+/// Moves the decimal point by an exponent of at most two digits.
+fn shift(whole: &[u8], fraction: &[u8], exponent: Option<&[u8]>) -> Option<(Vec<u8>, Vec<u8>)> {
+    let Some(exponent) = exponent else { return Some((whole.to_vec(), fraction.to_vec())) };
+    let (to_left, digits) = match exponent {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] | digits => (false, digits),
+    };
+    let places = usize::try_from(number(digits)??).ok().filter(|places| *places < 100)?;
+    let mut all = [whole, fraction].concat();
+    let point = if to_left {
+        let missing = places.saturating_sub(whole.len());
+        all.splice(0..0, std::iter::repeat_n(b'0', missing));
+        whole.len() + missing - places
+    } else {
+        all.resize(all.len().max(whole.len() + places), b'0');
+        whole.len() + places
+    };
+    let rest = all.split_off(point);
+    Some((all, rest))
 }
 
 /// GNU tar writes `=` and `%` in the name of an attribute as `%3D` and `%25`.
@@ -280,6 +307,12 @@ mod tests {
             ("-1", time(-1, 0)),
             ("-1.25", time(-2, 750_000_000)),
             ("-0.0000000001", time(-1, 999_999_999)),
+            ("-0.9999999999", time(-1, 0)),
+            ("1e-09", time(0, 1)),
+            ("-2.5E-1", time(-1, 750_000_000)),
+            ("1.7000000005e+09", time(1_700_000_000, 500_000_000)),
+            ("1e", None),
+            ("1e-x", None),
             ("1.x", None),
             ("x", None),
         ] {
