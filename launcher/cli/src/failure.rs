@@ -41,6 +41,9 @@ pub(crate) fn code_of(reason: &Reason) -> u8 {
     }
 }
 
+/// 128 and SIGPIPE.
+pub(crate) const CLOSED_PIPE: u8 = 141;
+
 /// ENOENT.
 const NO_ENTRY: i32 = 2;
 
@@ -120,6 +123,11 @@ impl Failure {
             Self::Usage { .. } => Code::Usage,
             _ => Code::Failed,
         }
+    }
+
+    /// Whether nobody reads this process's output any more.
+    pub(crate) fn is_closed_pipe(&self) -> bool {
+        matches!(self, Self::Output(error) if error.kind() == std::io::ErrorKind::BrokenPipe)
     }
 
     /// A stable word for programs.

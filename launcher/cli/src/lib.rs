@@ -29,6 +29,8 @@ pub fn main() -> ExitCode {
     let json = args.json;
     match commands::run(args) {
         Ok(code) => code,
+        // As one that SIGPIPE has ended: who read the output has had enough.
+        Err(failure) if failure.is_closed_pipe() => ExitCode::from(failure::CLOSED_PIPE),
         Err(failure) => {
             print::failure(&failure, json);
             failure.code().into()

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use dsec_format::environment::Limits;
-use dsec_format::protocol::edge::{CreateRequest, Sandbox, State};
+use dsec_format::protocol::edge::{CreateRequest, ErrorKind, Sandbox, State};
 use hyper::Method;
 
 use crate::args::{self, Create, Rm};
@@ -90,7 +90,8 @@ fn age(secs: u128) -> String {
 
 /// `dsec rm`. Goes on after a failure, and tells of each.
 pub(crate) async fn rm(client: &Client, rm: Rm, json: bool) -> Result<ExitCode, Failure> {
-    let ids = if rm.all { list(client).await?.into_iter().map(|sandbox| sandbox.id).collect() } else { rm.ids };
+    let all = rm.all;
+    let ids = if all { list(client).await?.into_iter().map(|sandbox| sandbox.id).collect() } else { rm.ids };
     let mut removed: Vec<Sandbox> = Vec::new();
     let mut failures = Vec::new();
     for id in ids {
@@ -98,6 +99,8 @@ pub(crate) async fn rm(client: &Client, rm: Rm, json: bool) -> Result<ExitCode, 
             Ok(sandbox) => removed.push(sandbox),
             // Without an edge there is none to ask about the next one.
             Err(failure @ Failure::NoEdge { .. }) => return Err(failure),
+            // Gone since it was listed, by itself or by another hand: as wanted.
+            Err(Failure::Refused { kind: ErrorKind::NotFound, .. }) if all => {}
             Err(failure) => failures.push(failure),
         }
     }

@@ -25,7 +25,7 @@ pub struct Caps {
     /// From its beginning.
     pub head_bytes: usize,
     /// From its end. Half of it is also what a client whose connection broke can ask for again; that must be more than
-    /// what lies in sockets and buffers between the two, which is below 1 MiB.
+    /// what lies in sockets and buffers between the two, which is below 2 MiB.
     pub tail_bytes: usize,
     /// How long a reader may stand still before the writer goes on without it.
     pub stall: Duration,
@@ -33,7 +33,7 @@ pub struct Caps {
 
 impl Default for Caps {
     fn default() -> Self {
-        Self { head_bytes: 1 << 20, tail_bytes: 2 << 20, stall: Duration::from_secs(30) }
+        Self { head_bytes: 1 << 20, tail_bytes: 4 << 20, stall: Duration::from_secs(30) }
     }
 }
 

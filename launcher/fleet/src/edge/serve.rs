@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::unix::SocketAddr;
@@ -19,6 +20,11 @@ use super::images::Images;
 use super::journal::{Found, Journal};
 use super::{Config, Edge, ids, journal, output, routes, table};
 use crate::mountd;
+
+/// How long the directory may be another edge's before that is an error.
+const LOCK_PATIENCE: Duration = Duration::from_secs(3);
+/// Between two looks at the lock.
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// Why an edge does not start.
 #[derive(Debug, thiserror::Error)]
@@ -73,7 +79,10 @@ pub async fn serve(
     shutdown: impl Future<Output = ()> + Send + 'static,
     ready: impl FnOnce(),
 ) -> Result<(), StartError> {
-    let lock = lock_root(&config.root)?;
+    let lock = {
+        let root = config.root.clone();
+        tokio::task::spawn_blocking(move || lock_root(&root)).await.map_err(|_| StartError::Lost)??
+    };
     let (edge, found) = {
         let config = config.clone();
         tokio::task::spawn_blocking(move || open(config)).await.map_err(|_| StartError::Lost)??
@@ -129,10 +138,15 @@ fn lock_root(root: &Path) -> Result<fs_err::File, StartError> {
         .truncate(false)
         .open(root.join("lock"))
         .map_err(StartError::Files)?;
-    match lock.try_lock() {
-        Ok(()) => Ok(lock),
-        Err(TryLockError::WouldBlock) => Err(StartError::Locked { root: root.to_owned() }),
-        Err(TryLockError::Error(error)) => Err(StartError::Files(error)),
+    let begun = Instant::now();
+    loop {
+        match lock.try_lock() {
+            Ok(()) => return Ok(lock),
+            Err(TryLockError::Error(error)) => return Err(StartError::Files(error)),
+            // A killed edge's last children die just after it, and its descriptors with them.
+            Err(TryLockError::WouldBlock) if begun.elapsed() < LOCK_PATIENCE => std::thread::sleep(LOCK_PAUSE),
+            Err(TryLockError::WouldBlock) => return Err(StartError::Locked { root: root.to_owned() }),
+        }
     }
 }
 
@@ -216,7 +230,7 @@ impl axum::serve::Listener for Bounded {
                 Err(error) => {
                     // Mostly: no descriptors. Some come back.
                     tracing::warn!(%error, "a connection cannot be accepted");
-                    tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+                    tokio::time::sleep(Duration::from_millis(100)).await;
                 }
             }
         }

@@ -23,6 +23,8 @@ const CLOEXEC_FLAG: usize = 1;
 const OPEN_TREE_CLONE: usize = 1;
 const MOVE_MOUNT_F_EMPTY_PATH: usize = 0x4;
 const MOVE_MOUNT_T_EMPTY_PATH: usize = 0x40;
+/// How long a child waits at a gate. Its parent mounts meanwhile, which takes milliseconds.
+const GATE_PATIENCE_SECS: i64 = 60;
 const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 
 /// Where the child begins.
@@ -32,6 +34,9 @@ const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 pub(super) unsafe extern "C" fn child(argument: *const u8) -> ! {
     // SAFETY: by this function's contract.
     let shared = unsafe { &*argument.cast::<Shared<'_>>() };
+    // A parent that dies now leaves nobody to open a gate, and this child holds copies of its descriptors: its locks and
+    // sockets would live on.
+    die_with_parent(true);
     for (label, op) in shared.ops {
         if let Err(errno) = step(shared, op) {
             fail(shared, *label, errno);
@@ -48,6 +53,14 @@ fn fail(shared: &Shared<'_>, label: Label, errno: Errno) -> ! {
         // SAFETY: ends this process, which has one thread.
         let _ = unsafe { call!(libc::SYS_exit_group, 125) };
     }
+}
+
+/// Whether SIGKILL comes when the thread that made this child ends; it waits for the child, so it ends only with its
+/// process. The program that the child becomes is to outlive it.
+fn die_with_parent(die: bool) {
+    let signal = if die { libc::SIGKILL } else { 0 };
+    // SAFETY: integers. It fails for no signal number that exists.
+    let _ = unsafe { call!(libc::SYS_prctl, libc::PR_SET_PDEATHSIG, signal) };
 }
 
 fn step(shared: &Shared<'_>, op: &Op<'_>) -> Result<()> {
@@ -108,6 +121,7 @@ fn step(shared: &Shared<'_>, op: &Op<'_>) -> Result<()> {
             done(unsafe { call!(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) })
         }
         Op::ExecFd { fd, argv, env } => {
+            die_with_parent(false);
             shared.reached_exec.store(1, Ordering::Release);
             let empty = c"".as_ptr();
             // SAFETY: arrays of C strings that end with a null pointer.
@@ -116,6 +130,7 @@ fn step(shared: &Shared<'_>, op: &Op<'_>) -> Result<()> {
             })
         }
         Op::Exec { paths, argv, env } => {
+            die_with_parent(false);
             shared.reached_exec.store(1, Ordering::Release);
             Err(exec(paths, argv, env))
         }
@@ -168,8 +183,13 @@ fn wait_for_gate(word: &AtomicU32, gate: u32) -> Result<()> {
         if open >= gate {
             return Ok(());
         }
-        // SAFETY: the word is shared memory; a spurious return only looks again.
-        let _ = unsafe { call!(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, open, 0) };
+        // A parent that died before this child could ask to die with it opens no gate.
+        let patience = [GATE_PATIENCE_SECS, 0];
+        // SAFETY: the word is shared memory, the time two 64-bit numbers; a spurious return only looks again.
+        let answer = unsafe { call!(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, open, &raw const patience) };
+        if answer == Err(Errno::TIMEDOUT) {
+            return Err(Errno::TIMEDOUT);
+        }
     }
 }
 
