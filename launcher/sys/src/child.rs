@@ -73,7 +73,15 @@ struct Shared<'a> {
     errno: AtomicI32,
     reached_exec: AtomicU32,
     own_files: AtomicU32,
+    /// This process, for the child to see whether it still lives; -1 when it cannot be had.
+    parent: i32,
     slots: [SlotState; SLOTS],
+}
+
+/// A descriptor of this process.
+fn own_pidfd() -> i32 {
+    static OWN: std::sync::OnceLock<Option<OwnedFd>> = std::sync::OnceLock::new();
+    OWN.get_or_init(|| process::open(std::process::id()).ok()).as_ref().map_or(-1, AsRawFd::as_raw_fd)
 }
 
 #[derive(Default)]
@@ -98,6 +106,7 @@ impl<'a> Shared<'a> {
             errno: AtomicI32::new(0),
             reached_exec: AtomicU32::new(0),
             own_files: AtomicU32::new(0),
+            parent: own_pidfd(),
             slots: Default::default(),
         })
     }

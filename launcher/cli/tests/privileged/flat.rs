@@ -1,6 +1,6 @@
 //! An edge does not grow with what it has done.
 
-use super::support::Node;
+use super::support::{Node, eventually};
 
 #[derive(Debug)]
 struct Size {
@@ -10,6 +10,8 @@ struct Size {
 }
 
 fn size(node: &Node) -> Size {
+    // A run is answered before its sandbox is gone.
+    eventually("no run is being removed", || node.ids().len() == 1);
     let process = format!("/proc/{}", node.edge_pid());
     let status = fs_err::read_to_string(format!("{process}/status")).unwrap();
     let field = |name: &str| {
@@ -49,5 +51,6 @@ fn privileged_a_thousand_commands_leave_an_edge_as_it_was() {
     let after = size(&node);
     assert!(after.memory_bytes < before.memory_bytes + (4 << 20), "{before:?} {after:?}");
     assert!(after.threads <= before.threads + 4, "{before:?} {after:?}");
-    assert!(after.descriptors <= before.descriptors + 2, "{before:?} {after:?}");
+    // Connections to mountd that are kept for the next request: 8 at most.
+    assert!(after.descriptors <= before.descriptors + 8, "{before:?} {after:?}");
 }

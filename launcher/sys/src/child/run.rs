@@ -10,7 +10,7 @@ use crate::raw::call;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
 use std::ffi::CString;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::Ordering;
 
 type Result<T> = core::result::Result<T, Errno>;
 
@@ -23,8 +23,9 @@ const CLOEXEC_FLAG: usize = 1;
 const OPEN_TREE_CLONE: usize = 1;
 const MOVE_MOUNT_F_EMPTY_PATH: usize = 0x4;
 const MOVE_MOUNT_T_EMPTY_PATH: usize = 0x40;
-/// How long a child waits at a gate. Its parent mounts meanwhile, which takes milliseconds.
-const GATE_PATIENCE_SECS: i64 = 60;
+/// How long a child waits at a gate before it looks whether its parent lives. The parent mounts meanwhile, which takes
+/// a millisecond.
+const GATE_LOOK_NANOS: i64 = 100_000_000;
 const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 
 /// Where the child begins.
@@ -65,7 +66,7 @@ fn die_with_parent(die: bool) {
 
 fn step(shared: &Shared<'_>, op: &Op<'_>) -> Result<()> {
     match op {
-        Op::Gate(gate) => wait_for_gate(&shared.gate, *gate),
+        Op::Gate(gate) => wait_for_gate(shared, *gate),
         Op::OwnFiles => own_files(shared),
         // SAFETY: two integers.
         Op::Enter { fd, flags } => done(unsafe { call!(libc::SYS_setns, shared.raw(*fd), *flags) }),
@@ -177,20 +178,30 @@ fn close(fd: i32) {
     let _ = unsafe { call!(libc::SYS_close, fd) };
 }
 
-fn wait_for_gate(word: &AtomicU32, gate: u32) -> Result<()> {
+fn wait_for_gate(shared: &Shared<'_>, gate: u32) -> Result<()> {
     loop {
-        let open = word.load(Ordering::Acquire);
+        let open = shared.gate.load(Ordering::Acquire);
         if open >= gate {
             return Ok(());
         }
         // A parent that died before this child could ask to die with it opens no gate.
-        let patience = [GATE_PATIENCE_SECS, 0];
+        let look_again = [0i64, GATE_LOOK_NANOS];
+        let word = shared.gate.as_ptr();
         // SAFETY: the word is shared memory, the time two 64-bit numbers; a spurious return only looks again.
-        let answer = unsafe { call!(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, open, &raw const patience) };
-        if answer == Err(Errno::TIMEDOUT) {
-            return Err(Errno::TIMEDOUT);
+        let answer = unsafe { call!(libc::SYS_futex, word, libc::FUTEX_WAIT, open, &raw const look_again) };
+        if answer == Err(Errno::TIMEDOUT) && has_ended(shared.parent) {
+            return Err(Errno::OWNERDEAD);
         }
     }
+}
+
+/// Whether the process behind a descriptor has ended.
+fn has_ended(pidfd: i32) -> bool {
+    let mut wanted = libc::pollfd { fd: pidfd, events: libc::POLLIN, revents: 0 };
+    let at_once = [0i64, 0];
+    // SAFETY: one structure of the kernel's form, and a time.
+    let answer = unsafe { call!(libc::SYS_ppoll, &raw mut wanted, 1, &raw const at_once, 0, 0) };
+    answer.is_ok_and(|count| count > 0)
 }
 
 fn own_files(shared: &Shared<'_>) -> Result<()> {
