@@ -45,6 +45,8 @@ pub enum Command {
     Rm(Rm),
     /// Runs the daemon that owns this node's sandboxes.
     Edge(Edge),
+    /// Tells what this node has and lacks for sandboxes; fails when it can have none. As root.
+    Doctor,
     /// Prints a completion script.
     Completion(Completion),
     /// Prints the manual page, or writes those of all commands into a directory.

@@ -1,6 +1,7 @@
 //! The commands, a file each.
 
 mod cp;
+mod doctor;
 mod edge;
 mod process;
 mod sandboxes;
@@ -25,6 +26,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Rm(rm) => wait(sandboxes::rm(&client, rm, json)),
         Command::Cp(cp) => wait(cp::cp(&client, cp, json)),
         Command::Edge(edge) => edge::edge(edge, socket),
+        Command::Doctor => doctor::doctor(json),
         Command::Completion(completion) => shell::completion(&completion),
         Command::Man(man) => shell::man(&man),
     }

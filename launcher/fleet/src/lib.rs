@@ -11,3 +11,5 @@
 pub mod edge;
 pub mod files;
 pub mod mountd;
+
+pub use dsec_sandbox::{CgroupLayout, Node, probe};
