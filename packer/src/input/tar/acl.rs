@@ -63,6 +63,18 @@ pub(super) fn encode(text: &[u8], is_access: bool, path: &[u8]) -> Result<Option
     Ok(Some(value))
 }
 
+/// The permissions that a file with this access ACL has: the kernel sets them when it is given one, and some programs write
+/// those of the owning group where a mask counts.
+pub(super) fn permissions(value: &[u8]) -> Option<u16> {
+    let entries = value.strip_prefix(&VERSION.to_le_bytes())?.chunks_exact(8);
+    let find = |tag: Tag| {
+        let mut bits = entries.clone().filter(|entry| entry[..2] == (tag as u16).to_le_bytes());
+        bits.next().map(|entry| u16::from_le_bytes([entry[2], entry[3]]) & 7)
+    };
+    let group = find(Tag::Mask).or_else(|| find(Tag::GroupOwner))?;
+    Some(find(Tag::UserOwner)? << 6 | group << 3 | find(Tag::Other)?)
+}
+
 enum Wrong {
     Syntax,
     Name(String),
@@ -121,6 +133,8 @@ mod tests {
             })
             .collect();
         assert_eq!(value[..4], [2, 0, 0, 0]);
+        assert_eq!(permissions(&value), Some(0o670));
+        assert_eq!(permissions(b"\x02\0\0\0"), None);
         let undefined = u32::MAX;
         assert_eq!(
             entries,

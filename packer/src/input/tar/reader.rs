@@ -2,12 +2,12 @@
 
 use dsec_erofs::{Attributes, Device, Timestamp};
 
-use super::Error;
 use super::entry::{Body, Entry, EntryPath, Place};
 use super::header::{BLOCK_BYTES, Header};
 use super::pax::Extended;
 use super::sparse;
 use super::supply::{DataStore, Supply};
+use super::{Error, acl};
 use crate::paths::Shown;
 
 /// No extended header or long name is larger. An attribute of 64 KiB takes 88 KiB in an archive of libarchive.
@@ -139,7 +139,12 @@ impl<'a> Reader<'a> {
             other => return Err(unsupported(&format!("of the unknown type {:?}", char::from(other)))),
         };
         let xattrs = extended.xattrs(path.as_bytes())?;
-        Ok(Entry { attributes: attributes(header, extended, &path)?, path, xattrs, body })
+        let mut attributes = attributes(header, extended, &path)?;
+        let access = xattrs.iter().find(|(name, _)| name == acl::ACCESS);
+        if let Some(permissions) = access.and_then(|(_, value)| acl::permissions(value)) {
+            attributes.mode = attributes.mode & !0o777 | permissions;
+        }
+        Ok(Entry { attributes, path, xattrs, body })
     }
 
     fn file(&mut self, path: &EntryPath, extended: &Extended, size: u64) -> Result<Body, Error> {
