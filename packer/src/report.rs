@@ -1,6 +1,6 @@
 //! Where the bytes of images are: logical, stored, unique, shared and marginal. `docs/report.md` defines the words.
 //!
-//! Chunks are counted by sorting: one record per chunk of each layer goes through [`sort::Sorter`], which holds a bounded
+//! Chunks are counted by sorting: one record per chunk of each layer goes through a sorter, which holds a bounded
 //! number of them and spills the rest to temporary files. So memory is bounded by the largest layer's extent map and
 //! locations, whatever the number of images. Every layer is read once.
 

@@ -1,4 +1,4 @@
-//! Push and pull: [`dsec_store::transfer`], with this program's progress and request to stop.
+//! Push and pull: that of `dsec-store`, with this program's progress and request to stop.
 
 use dsec_format::refs::{Ref, RefName, Spec, Target};
 use dsec_store::transfer::{Options, Stats, transfer, transfer_ref};

@@ -111,7 +111,7 @@ pub struct Run {
     /// Accepted for those who are used to it: the sandbox is always removed.
     #[arg(long, hide = true)]
     pub rm: bool,
-    /// Image: NAME[:TAG], or a digest.
+    /// Image: `NAME[:TAG]`, or a digest.
     pub image: Spec,
     /// Program and arguments; the image's own if none.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "ARGV")]
@@ -130,7 +130,7 @@ pub struct Create {
     /// Creates with one key make one sandbox.
     #[arg(long, value_name = "KEY")]
     pub key: Option<String>,
-    /// Image: NAME[:TAG], or a digest.
+    /// Image: `NAME[:TAG]`, or a digest.
     pub image: Spec,
 }
 

@@ -1,7 +1,7 @@
 //! The dsec command: sandboxes from the command line, and the edge daemon.
 //!
-//! One file a concept: [`args`] is what can be typed, [`client`] talks to an edge, [`commands`] has a file for each
-//! command, [`failure`] decides exit codes and hints. Only this crate prints.
+//! One file a concept: [`args`] is what can be typed, `client` talks to an edge, `commands` has a file for each
+//! command, `failure` decides exit codes and hints. Only this crate prints.
 //!
 //! The client is built for its start: one thread, no resolver, nothing read that the command does not need.
 

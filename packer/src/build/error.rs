@@ -10,7 +10,7 @@ use crate::input;
 use crate::paths::Shown;
 use crate::verify;
 
-/// See the [module](self).
+/// Why an image was not built.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The input cannot be read, or not be kept.

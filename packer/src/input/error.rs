@@ -9,7 +9,7 @@ use super::{oci, tar};
 use crate::cancel::Cancelled;
 use crate::paths::Shown;
 
-/// See the [module](self). Paths of entries are relative to the root of the image.
+/// Why an input was refused. Paths of entries are relative to the root of the image.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The input cannot be opened; the source names its path.

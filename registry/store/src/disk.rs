@@ -1,6 +1,6 @@
 //! Durable changes of a store directory: every change that a store makes goes through here, step by step.
 //!
-//! Invariant: a file appears under its final name whole and synced, or not at all; when [`Disk::publish`] has returned,
+//! Invariant: a file appears under its final name whole and synced, or not at all; when `Disk::publish` has returned,
 //! it survives a crash. A test can stop the disk before any [`Step`], as a crash would.
 
 use std::io;

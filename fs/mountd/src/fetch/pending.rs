@@ -58,7 +58,7 @@ struct State {
     done: Option<Done>,
 }
 
-/// See the [module](self).
+/// What is being fetched, and who waits for it.
 pub struct Pending {
     id: AtomicU64,
     layer: Arc<Layer>,

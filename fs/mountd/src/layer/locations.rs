@@ -50,7 +50,7 @@ pub struct Chunk {
     pub offset: u32,
 }
 
-/// See the [module](self).
+/// The locations of a layer, mapped from a file of this node.
 #[derive(Debug)]
 pub struct Located {
     packs: Vec<PackDigest>,

@@ -6,7 +6,7 @@ use super::super::tar;
 use crate::cancel::Cancelled;
 use crate::paths::Shown;
 
-/// See the [module](self).
+/// Why an OCI layout was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A file of the layout cannot be read; the source names it.

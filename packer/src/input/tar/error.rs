@@ -5,7 +5,7 @@ use std::io;
 use crate::cancel::Cancelled;
 use crate::paths::Shown;
 
-/// See the [module](self). Offsets are in bytes of the uncompressed archive.
+/// Why a tar archive was refused. Offsets are in bytes of the uncompressed archive.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Reading or decompressing failed.
