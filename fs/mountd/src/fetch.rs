@@ -5,24 +5,30 @@
 //!   sent, and leave it after they are in the cache. A reader of a chunk in flight joins.
 //! - Only bytes whose digest is right are delivered or cached. Everything else is tried again, from the next source too,
 //!   until the deadline of the read; then the read fails.
-//! - The bytes of requests in flight are bounded, as are the threads. What waits is bounded by what the kernel asks.
+//! - The bytes of requests in flight are bounded, as are the threads, the reads that wait, and what is queued ahead.
+//! - A read never waits behind what is fetched ahead: what it joins before it has begun becomes a demand.
+//! - A panic of a request is a request that failed: its readers are told, its thread goes on.
 //! - No reader waits on a thread: a read is a list of pieces that is completed by whoever brings the last one.
 //!
 //! Frames that lie next to each other and are wanted together become one ranged read. A reader that goes through a
 //! layer in order has what follows fetched ahead, behind every demand.
 
 mod download;
+mod flight;
 mod gate;
 mod pending;
 mod plan;
 mod sources;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use crossbeam_channel::{Receiver, Sender, bounded, unbounded};
 use dsec_format::ChunkDigest;
 use dsec_format::protocol::mountd::FetchStatus;
 
@@ -30,6 +36,7 @@ use crate::cache::Cache;
 use crate::counters::Counter;
 use crate::layer::{Layer, Located};
 
+use self::flight::{Flight, Landed};
 use self::gate::Gate;
 pub(crate) use self::pending::assemble;
 pub use self::pending::{Done, Pending, Piece, ReadError};
@@ -47,6 +54,10 @@ pub struct Options {
     pub join_bytes: u64,
     /// Most that is fetched ahead of a reader that reads in order.
     pub ahead_bytes: u64,
+    /// Runs that are queued ahead of readers; what would be more is not fetched ahead.
+    pub queued_ahead: usize,
+    /// Reads that wait at once; one more waits to be taken over.
+    pub waiting_reads: usize,
     /// From the start of a read to its failure.
     pub deadline: Duration,
 }
@@ -58,6 +69,8 @@ impl Default for Options {
             in_flight_bytes: 64 << 20,
             join_bytes: 1 << 20,
             ahead_bytes: 2 << 20,
+            queued_ahead: 256,
+            waiting_reads: 8192,
             deadline: Duration::from_secs(30),
         }
     }
@@ -66,31 +79,11 @@ impl Default for Options {
 /// Chunks that a fetch brought, checked.
 type Chunks = HashMap<ChunkDigest, Arc<[u8]>>;
 
-/// What came of a flight.
-#[derive(Debug)]
-struct Landed {
-    chunks: Chunks,
-    /// Whether what is missing may be had by another try.
-    may_retry: bool,
-}
-
-#[derive(Debug)]
-enum FlightState {
-    Flying(Vec<Arc<Pending>>),
-    Landed(Arc<Landed>),
-}
-
-/// One fetch under way.
-#[derive(Debug)]
-struct Flight {
-    state: Mutex<FlightState>,
-}
-
 enum Work {
     /// Learn where a layer's chunks are.
     Locate { layer: Arc<Layer> },
     /// Bring chunks.
-    Fetch { layer: Arc<Layer>, run: Run, flight: Arc<Flight>, deadline: Instant },
+    Fetch { flight: Arc<Flight>, deadline: Instant },
 }
 
 /// What the FUSE side and the threads of the fetcher share.
@@ -144,27 +137,14 @@ impl Fetcher {
     /// # Errors
     /// No thread can be made.
     pub fn start(cache: Arc<Cache>, sources: Arc<Sources>, options: Options) -> std::io::Result<Self> {
-        let (demand, demand_queue) = unbounded();
-        let (background, background_queue) = unbounded();
-        let (stop, stopped) = crossbeam_channel::bounded(0);
-        let shared = Arc::new(Shared {
-            cache,
-            sources,
-            options,
-            flights: Mutex::default(),
-            ahead: Mutex::default(),
-            locating: Mutex::default(),
-            demand,
-            background,
-            gate: Gate::new(options.in_flight_bytes),
-            pending: pending::Table::default(),
-            counters: Counters::default(),
-        });
+        let (shared, queues) = Shared::new(cache, sources, options);
+        let (stop, stopped) = bounded(0);
+        let shared = Arc::new(shared);
         let mut threads = Vec::new();
         for number in 0..options.threads.max(2) {
             // One thread never does what is not urgent.
-            let ahead_queue = if number == 0 { crossbeam_channel::never() } else { background_queue.clone() };
-            let (shared, queue, stopped) = (Arc::clone(&shared), demand_queue.clone(), stopped.clone());
+            let ahead_queue = if number == 0 { crossbeam_channel::never() } else { queues.ahead.clone() };
+            let (shared, queue, stopped) = (Arc::clone(&shared), queues.demand.clone(), stopped.clone());
             let thread = std::thread::Builder::new().name(format!("fetch-{number}"));
             threads.push(thread.spawn(move || work(&shared, &queue, &ahead_queue, &stopped))?);
         }
@@ -179,7 +159,8 @@ impl Fetcher {
         Instant::now() + self.shared.options.deadline
     }
 
-    /// Takes over a read of which pieces are missing. It is answered from another thread.
+    /// Takes over a read of which pieces are missing. It is answered from another thread. Waits while too many reads
+    /// wait: then the kernel is asked for no more either.
     pub fn submit(&self, pending: Arc<Pending>) {
         self.shared.pending.add(&pending);
         self.shared.submit(pending);
@@ -236,7 +217,42 @@ fn watch_deadlines(shared: &Shared, stopped: &Receiver<()>) {
     }
 }
 
+/// Runs what must not take its thread along. None if it panicked.
+fn caught<T>(what: &str, run: impl FnOnce() -> T) -> Option<T> {
+    let outcome = std::panic::catch_unwind(AssertUnwindSafe(run));
+    if outcome.is_err() {
+        tracing::error!(what, "a fetch thread panicked and goes on");
+    }
+    outcome.ok()
+}
+
+/// The ends of the queues that threads take work from.
+struct Queues {
+    /// Bounded by the reads that wait: a read makes as many entries as it lacks runs.
+    demand: Receiver<Work>,
+    ahead: Receiver<Work>,
+}
+
 impl Shared {
+    fn new(cache: Arc<Cache>, sources: Arc<Sources>, options: Options) -> (Self, Queues) {
+        let (demand, demand_queue) = unbounded();
+        let (background, background_queue) = bounded(options.queued_ahead);
+        let shared = Self {
+            cache,
+            sources,
+            options,
+            flights: Mutex::default(),
+            ahead: Mutex::default(),
+            locating: Mutex::default(),
+            demand,
+            background,
+            gate: Gate::new(options.in_flight_bytes),
+            pending: pending::Table::new(options.waiting_reads),
+            counters: Counters::default(),
+        };
+        (shared, Queues { demand: demand_queue, ahead: background_queue })
+    }
+
     fn submit(&self, pending: Arc<Pending>) {
         let layer = Arc::clone(pending.layer());
         let mut locating = lock(&self.locating);
@@ -262,9 +278,8 @@ impl Shared {
     fn dispatch(&self, pending: Arc<Pending>, located: &Located) {
         let layer = Arc::clone(pending.layer());
         let mut joined: Vec<Arc<Flight>> = Vec::new();
-        let mut started: Vec<(Run, Arc<Flight>)> = Vec::new();
+        let mut started: Vec<Arc<Flight>> = Vec::new();
         let mut arrived = Vec::new();
-        let ahead;
         {
             let mut flights = lock(&self.flights);
             let mut wanted = Vec::new();
@@ -280,24 +295,18 @@ impl Shared {
                 }
             }
             for run in plan::runs(located, &wanted, self.options.join_bytes) {
-                let flight = self.take_off(&layer, &run, &mut flights);
-                joined.push(Arc::clone(&flight));
-                started.push((run, flight));
+                let flight = Flight::new(&layer, run, true);
+                self.take_off(&flight, &mut flights);
+                started.push(flight);
             }
-            ahead = self.plan_ahead(&layer, located, &wanted, &mut flights);
+            self.fetch_ahead(&layer, located, &wanted, &mut flights);
         }
-        self.counters.shared.add((joined.len() - started.len()) as u64);
-        for (run, flight) in started {
-            self.enqueue(Work::Fetch { layer: Arc::clone(&layer), run, flight, deadline: pending.deadline() });
+        self.counters.shared.add(joined.len() as u64);
+        let waiting = joined.iter().filter(|flight| flight.make_urgent()).cloned();
+        for flight in waiting.chain(started.iter().cloned()) {
+            self.enqueue(Work::Fetch { flight, deadline: pending.deadline() });
         }
-        for (run, flight) in ahead {
-            let deadline = Instant::now() + self.options.deadline;
-            let work = Work::Fetch { layer: Arc::clone(&layer), run, flight, deadline };
-            if self.background.send(work).is_err() {
-                tracing::error!("no fetch thread is left");
-            }
-        }
-        for flight in joined {
+        for flight in joined.into_iter().chain(started) {
             self.join(&flight, &pending);
         }
         if !arrived.is_empty() {
@@ -307,25 +316,22 @@ impl Shared {
         }
     }
 
-    /// Enters the chunks of a run in the table: those that are neither there nor in the cache.
-    fn take_off(&self, layer: &Layer, run: &Run, flights: &mut HashMap<ChunkDigest, Arc<Flight>>) -> Arc<Flight> {
-        let flight = Arc::new(Flight { state: Mutex::new(FlightState::Flying(Vec::new())) });
-        for extent in run.extents.iter().filter_map(|index| layer.extent(*index)) {
-            if !self.cache.contains(&extent.chunk) {
-                flights.entry(extent.chunk).or_insert_with(|| Arc::clone(&flight));
-            }
+    /// Enters the chunks of a flight in the table: those that are neither there nor in the cache.
+    fn take_off(&self, flight: &Arc<Flight>, flights: &mut HashMap<ChunkDigest, Arc<Flight>>) {
+        for digest in flight.meant().iter().filter(|digest| !self.cache.contains(digest)) {
+            flights.entry(*digest).or_insert_with(|| Arc::clone(flight));
         }
-        flight
     }
 
-    fn plan_ahead(
+    /// Queues what follows the `wanted` extents when the layer is read in order, as far as the queue takes it.
+    fn fetch_ahead(
         &self,
-        layer: &Layer,
+        layer: &Arc<Layer>,
         located: &Located,
         wanted: &[u32],
         flights: &mut HashMap<ChunkDigest, Arc<Flight>>,
-    ) -> Vec<(Run, Arc<Flight>)> {
-        let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else { return Vec::new() };
+    ) {
+        let (Some(first), Some(last)) = (wanted.first(), wanted.last()) else { return };
         let ahead = {
             let mut all = lock(&self.ahead);
             all.entry(layer.slot()).or_default().advance(*first, *last, layer, self.options.ahead_bytes)
@@ -335,22 +341,21 @@ impl Shared {
             extent.is_some_and(|extent| !flights.contains_key(&extent.chunk) && !self.cache.contains(&extent.chunk))
         };
         let extents: Vec<u32> = ahead.filter(absent).collect();
-        let runs = plan::runs(located, &extents, self.options.join_bytes);
-        runs.into_iter().map(|run| (run.clone(), self.take_off(layer, &run, flights))).collect()
+        let deadline = Instant::now() + self.options.deadline;
+        for run in plan::runs(located, &extents, self.options.join_bytes) {
+            let flight = Flight::new(layer, run, false);
+            // Before it is in the table nobody can join it, so one that finds no place is simply forgotten.
+            if self.background.try_send(Work::Fetch { flight: Arc::clone(&flight), deadline }).is_err() {
+                return;
+            }
+            self.take_off(&flight, flights);
+        }
     }
 
     fn join(&self, flight: &Flight, pending: &Arc<Pending>) {
-        let landed = match &mut *lock(&flight.state) {
-            FlightState::Flying(waiting) => {
-                waiting.push(Arc::clone(pending));
-                return;
-            }
-            FlightState::Landed(landed) => Arc::clone(landed),
-        };
-        let missing: Vec<ChunkDigest> = pending.missing().into_iter().map(|(_, digest)| digest).collect();
-        let brought: Vec<ChunkDigest> =
-            missing.into_iter().filter(|digest| landed.chunks.contains_key(digest)).collect();
-        self.deliver(pending, &brought, &landed);
+        if let Some(landed) = flight.join(pending) {
+            self.deliver(pending, &flight.expected_by(pending), &landed);
+        }
     }
 
     /// Gives a read what has come. `expected` are the chunks that this flight was to bring for it.
@@ -386,50 +391,54 @@ impl Shared {
     fn run(&self, work: Work) {
         match work {
             Work::Locate { layer } => self.locate(&layer),
-            Work::Fetch { layer, run, flight, deadline } => self.fly(&layer, &run, &flight, deadline),
-        }
-    }
-
-    fn locate(&self, layer: &Arc<Layer>) {
-        let result = self.locate_anywhere(layer, Instant::now() + self.options.deadline);
-        let waiting = lock(&self.locating).remove(&layer.slot()).unwrap_or_default();
-        match result {
-            Ok(located) => waiting.into_iter().for_each(|pending| self.dispatch(pending, &located)),
-            Err(error) => {
-                tracing::warn!(layer = %layer.digest(), %error, "no source says where the chunks of a layer are");
-                for pending in waiting {
-                    self.try_again_or_fail(&pending, sources::is_transient(&error));
+            Work::Fetch { flight, deadline } => {
+                if flight.begin() {
+                    self.fly(&flight, deadline);
                 }
             }
         }
     }
 
-    fn fly(&self, layer: &Arc<Layer>, run: &Run, flight: &Flight, deadline: Instant) {
-        let landed = Arc::new(self.download(layer, run, deadline));
+    fn locate(&self, layer: &Arc<Layer>) {
+        let deadline = Instant::now() + self.options.deadline;
+        let result = caught("locations", || self.locate_anywhere(layer, deadline));
+        let waiting = lock(&self.locating).remove(&layer.slot()).unwrap_or_default();
+        match result {
+            Some(Ok(located)) => waiting.into_iter().for_each(|pending| self.dispatch(pending, &located)),
+            Some(Err(error)) => {
+                tracing::warn!(layer = %layer.digest(), %error, "no source says where the chunks of a layer are");
+                for pending in waiting {
+                    self.try_again_or_fail(&pending, sources::is_transient(&error));
+                }
+            }
+            None => waiting.iter().for_each(|pending| self.try_again_or_fail(pending, true)),
+        }
+    }
+
+    fn fly(&self, flight: &Arc<Flight>, deadline: Instant) {
+        let landed = caught("chunks", || self.download(&flight.layer, &flight.run, deadline));
+        let landed = Arc::new(landed.unwrap_or_else(|| Landed { chunks: Chunks::new(), may_retry: true }));
         for (digest, bytes) in &landed.chunks {
             self.cache.remember(digest, bytes);
         }
-        let before = std::mem::replace(&mut *lock(&flight.state), FlightState::Landed(Arc::clone(&landed)));
-        let meant: Vec<ChunkDigest> =
-            run.extents.iter().filter_map(|index| layer.extent(*index)).map(|extent| extent.chunk).collect();
-        if let FlightState::Flying(waiting) = before {
-            for pending in waiting {
-                let missing = pending.missing().into_iter().map(|(_, digest)| digest);
-                let expected: Vec<ChunkDigest> = missing.filter(|digest| meant.contains(digest)).collect();
-                self.deliver(&pending, &expected, &landed);
-            }
+        // Who wants what did not come starts anew and does not meet this flight again.
+        self.leave(flight, |digest| !landed.chunks.contains_key(digest));
+        for pending in flight.land(&landed) {
+            self.deliver(&pending, &flight.expected_by(&pending), &landed);
         }
         // In the order of the layer, so that what is read in order later lies in order.
-        let mut seen = std::collections::HashSet::new();
-        let in_order: Vec<_> = meant
-            .iter()
-            .filter(|digest| seen.insert(**digest))
-            .filter_map(|digest| Some((*digest, Arc::clone(landed.chunks.get(digest)?))))
-            .collect();
-        self.cache.insert(&in_order);
+        let brought =
+            flight.meant().iter().filter_map(|digest| Some((*digest, Arc::clone(landed.chunks.get(digest)?))));
+        let in_order: Vec<_> = brought.collect();
+        caught("cache", || self.cache.insert(&in_order));
+        self.leave(flight, |_| true);
+    }
+
+    /// Takes chunks of a flight out of the table.
+    fn leave(&self, flight: &Arc<Flight>, which: impl Fn(&ChunkDigest) -> bool) {
         let mut flights = lock(&self.flights);
-        for digest in &meant {
-            if flights.get(digest).is_some_and(|known| std::ptr::eq(Arc::as_ptr(known), flight)) {
+        for digest in flight.meant().iter().filter(|digest| which(digest)) {
+            if flights.get(digest).is_some_and(|known| Arc::ptr_eq(known, flight)) {
                 flights.remove(digest);
             }
         }

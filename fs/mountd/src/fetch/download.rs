@@ -8,9 +8,10 @@ use dsec_format::ChunkDigest;
 use dsec_format::frame;
 use dsec_store::Error;
 
+use super::flight::Landed;
 use super::plan::{self, Run};
 use super::sources::{Remote, is_transient};
-use super::{Chunks, Landed, Shared};
+use super::{Chunks, Shared};
 use crate::layer::{FrameKey, Layer, Located};
 
 /// The pause after the first round in which no source helped; it doubles each time, and is varied.

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Instant;
 
 use dsec_format::ChunkDigest;
@@ -173,31 +173,46 @@ impl Pending {
     }
 }
 
-/// All reads that wait, in the order of their deadlines.
-#[derive(Debug, Default)]
+/// All reads that wait, in the order of their deadlines, up to a bound.
+#[derive(Debug)]
 pub(super) struct Table {
+    limit: usize,
     last_id: AtomicU64,
+    left: Condvar,
     waiting: Mutex<BTreeMap<(Instant, u64), Arc<Pending>>>,
 }
 
 impl Table {
+    pub(super) fn new(limit: usize) -> Self {
+        Self { limit, last_id: AtomicU64::new(0), left: Condvar::new(), waiting: Mutex::default() }
+    }
+
+    /// Waits while as many reads wait as may: each of them ends at its deadline. Not for the threads that end reads.
     pub(super) fn add(&self, pending: &Arc<Pending>) {
         let id = self.last_id.fetch_add(1, Ordering::Relaxed) + 1;
         pending.id.store(id, Ordering::Relaxed);
-        lock(&self.waiting).insert((pending.deadline, id), Arc::clone(pending));
+        let full = |waiting: &mut BTreeMap<_, _>| waiting.len() >= self.limit;
+        let waiting = self.left.wait_while(lock(&self.waiting), full);
+        waiting.unwrap_or_else(PoisonError::into_inner).insert((pending.deadline, id), Arc::clone(pending));
     }
 
     pub(super) fn remove(&self, pending: &Pending) {
         lock(&self.waiting).remove(&(pending.deadline, pending.id.load(Ordering::Relaxed)));
+        self.left.notify_one();
     }
 
     pub(super) fn take_expired(&self, now: Instant) -> Vec<Arc<Pending>> {
         let mut waiting = lock(&self.waiting);
         let later = waiting.split_off(&(now, u64::MAX));
-        std::mem::replace(&mut *waiting, later).into_values().collect()
+        let expired: Vec<_> = std::mem::replace(&mut *waiting, later).into_values().collect();
+        if !expired.is_empty() {
+            self.left.notify_all();
+        }
+        expired
     }
 
     pub(super) fn take_all(&self) -> Vec<Arc<Pending>> {
+        self.left.notify_all();
         std::mem::take(&mut *lock(&self.waiting)).into_values().collect()
     }
 }

@@ -75,6 +75,31 @@ fn a_source_that_hangs_fails_the_read_at_its_deadline() {
 }
 
 #[test]
+fn a_panic_of_a_request_costs_a_retry_and_no_thread() {
+    let world = World::new(MIB);
+    // More than there are threads.
+    let source = world.faulty(&[Fault::Panic; 20], None);
+    let rig = world.rig(&[&source]);
+    let start = Instant::now();
+    let mut answers = (0..4).map(|_| rig.reader.read_now(&rig.layer, 0, 4096));
+    assert!(answers.any(|answer| answer.is_ok_and(|bytes| bytes == world.built.device[..4096])));
+    assert!(start.elapsed() < DEADLINE, "nobody waits for what does not come");
+    rig.read_all(&world.built.device);
+}
+
+#[test]
+fn a_panic_of_a_request_for_locations_is_told_in_time() {
+    let world = World::new(MIB);
+    let source = world.faulty(&[], Some(Fault::Panic));
+    let rig = world.rig(&[&source]);
+    let start = Instant::now();
+    assert_eq!(rig.reader.read_now(&rig.layer, 0, 4096), Err(ReadError::Unavailable));
+    assert!(start.elapsed() < DEADLINE, "{:?}", start.elapsed());
+    source.set_after(None);
+    rig.read_all(&world.built.device);
+}
+
+#[test]
 fn the_next_source_helps() {
     let world = World::new(MIB);
     for fault in faults().into_iter().filter(|fault| !matches!(fault, Fault::Slow(_))) {

@@ -38,6 +38,8 @@ pub(crate) enum Fault {
     Unreachable,
     /// No such pack.
     Gone,
+    /// A bug of this program on the way.
+    Panic,
 }
 
 /// A store that does wrong what the script says, one entry a request, and then what `after` says.
@@ -79,6 +81,7 @@ impl Faulty {
                 std::thread::sleep(time);
                 None
             }
+            Fault::Panic => panic!("a bug that a test has planted"),
             Fault::Short | Fault::Flipped | Fault::Elsewhere => None,
         }
     }
@@ -119,7 +122,8 @@ impl Source for Shared {
     fn read_locations(&self, digest: &LayerDigest) -> Result<Locations> {
         *self.0.locations_asked.lock().unwrap() += 1;
         // What is wrong with bytes is wrong with packs only: locations carry a digest of their own.
-        let fault = self.0.after.lock().unwrap().and_then(|fault| self.0.failure(fault, "locations".to_owned()));
+        let after = *self.0.after.lock().unwrap();
+        let fault = after.and_then(|fault| self.0.failure(fault, "locations".to_owned()));
         fault.map_or_else(|| self.0.store.read_locations(digest), Err)
     }
 
