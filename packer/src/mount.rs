@@ -284,7 +284,7 @@ pub fn umount(daemon: Daemon<'_>, directory: &Path) -> Result<(), Error> {
     let point = Point::of(directory)?;
     match point.mounted()? {
         // A daemon that was started again does not know what was held before.
-        Some(entry) if entry.is_an_image() => {
+        Some(entry) if entry.is_an_image() || daemon.holds(&point.holder)? => {
             unmount(&point.path, UnmountFlags::NOFOLLOW).map_err(point.kernel("unmount"))?;
         }
         Some(_) => return Err(Error::NotOurs { path: point.path }),
