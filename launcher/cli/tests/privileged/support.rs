@@ -23,6 +23,8 @@ pub(super) const DSEC: &str = env!("CARGO_BIN_EXE_dsec");
 const IDS: u32 = 65_536;
 /// Sandboxes at once of one test.
 const RANGES: u32 = 32;
+/// Nodes that find room side by side, from 0x1000_0000 to the end of the ids.
+const SLOTS: u32 = 1900;
 
 /// Stands in for dsec-mountd: its layers are plain directories, and it remembers who holds them.
 pub(super) struct Mountd {
@@ -108,7 +110,8 @@ impl Node {
         make_base(&base);
         let mountd = Mountd::serve(&directory.path().join("mountd.sock"), base);
         // Ids that no other test process has at the same time, so that what is left over can be told by them.
-        let slot = (std::process::id() + NEXT.fetch_add(1, Ordering::Relaxed)) % 768;
+        // Processes of a run have neighbouring ids, and a test has a few nodes.
+        let slot = (std::process::id().wrapping_mul(4) + NEXT.fetch_add(1, Ordering::Relaxed)) % SLOTS;
         let id_base = 0x1000_0000 + slot * RANGES * IDS;
         let mut node = Self { directory, mountd, edge: None, id_base };
         node.start_edge();
