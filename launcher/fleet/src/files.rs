@@ -5,7 +5,8 @@
 //! [`unpack()`] puts an archive below a path, or as that path, as `cp -r` would.
 //!
 //! What a copy keeps: contents, the nine permission bits, directories, symbolic links as such. What it does not: times,
-//! extended attributes, link groups (each link becomes a file of its own), set-id bits. Sockets are left out, as tar does.
+//! extended attributes, link groups (each link becomes a file of its own), set-id bits. Sockets are left out, as tar does, and
+//! what is mounted in a sandbox (`/proc`, `/dev`, `/sys`) but for the mount points.
 
 mod local;
 mod pack;
@@ -77,6 +78,14 @@ pub enum Error {
         /// What it is.
         what: &'static str,
     },
+    /// More directories one in the other than are held open.
+    #[error("{name} is more than {directories_max} directories deep")]
+    Deep {
+        /// Its name in the archive.
+        name: String,
+        /// How many may be.
+        directories_max: usize,
+    },
     /// A tree cannot take a file's place, nor the other way round.
     #[error("{path} is there, and is no directory")]
     NotADirectory {
@@ -93,13 +102,20 @@ impl Error {
             Self::Sandbox(dsec_sandbox::FilesError::Refused { errno, .. }) | Self::Local { errno, .. } => {
                 if *errno == Errno::NOENT { ErrorKind::NotFound } else { ErrorKind::Refused }
             }
-            Self::Sandbox(_) | Self::NotRegular { .. } | Self::Contents { .. } => ErrorKind::Refused,
+            Self::Sandbox(_) | Self::NotRegular { .. } | Self::Contents { .. } | Self::Deep { .. } => {
+                ErrorKind::Refused
+            }
             Self::Archive(_)
             | Self::Escapes { .. }
             | Self::Name { .. }
             | Self::Special { .. }
             | Self::NotADirectory { .. } => ErrorKind::BadRequest,
         }
+    }
+
+    /// Whether a path leads to what is mounted in a sandbox.
+    fn is_other_mount(&self) -> bool {
+        matches!(self, Self::Sandbox(dsec_sandbox::FilesError::OtherMount { .. }))
     }
 
     /// Whether there is nothing at a path.
@@ -165,6 +181,9 @@ impl Info {
     }
 }
 
+/// Names in a directory, one after the other: a tenant may have made more than fit into memory.
+pub type Names = Box<dyn Iterator<Item = Result<Vec<u8>, Error>>>;
+
 /// A place of files. Paths begin at its root; links in the middle of a path are the implementation's to follow (inside
 /// the root) or to refuse.
 pub trait Tree {
@@ -180,11 +199,11 @@ pub trait Tree {
     /// As [`Error`].
     fn look_through(&self, path: &str) -> Result<Info, Error>;
 
-    /// Names in a directory, sorted.
+    /// Names in a directory, in whatever order they come.
     ///
     /// # Errors
     /// As [`Error`].
-    fn list(&self, path: &str) -> Result<Vec<Vec<u8>>, Error>;
+    fn names(&self, path: &str) -> Result<Names, Error>;
 
     /// Where a link points.
     ///

@@ -1,8 +1,10 @@
 //! Files of a sandbox, from outside.
 //!
 //! A path is the tenant's in every step: the kernel resolves it below the sandbox's root (`RESOLVE_IN_ROOT`), as a chroot
-//! would, whatever links are swapped meanwhile. Only regular files are opened for their content: a fifo or device that
-//! the tenant has put there must not hold us up.
+//! would, whatever links are swapped meanwhile, and on the root's own file system only (`RESOLVE_NO_XDEV`). What else is
+//! mounted inside (`/proc`, `/dev` with `/dev/shm`, `/sys`) is closed to us: we open with the host's privileges, and
+//! `/proc` shows such a reader the host's kernel log and memory map. Only regular files are opened for their content: a
+//! fifo or device that the tenant has put there must not hold us up.
 
 use crate::sandbox::Sandbox;
 use dsec_sys::creds::FileIds;
@@ -26,6 +28,12 @@ pub enum Error {
         #[source]
         errno: Errno,
     },
+    /// It is on, or beyond, something that is mounted in the sandbox.
+    #[error("{path} leads to a file system other than the root's, such as /proc or /dev")]
+    OtherMount {
+        /// Which path.
+        path: String,
+    },
     /// It is not a regular file.
     #[error("{path} in the sandbox is not a regular file")]
     NotRegular {
@@ -42,10 +50,14 @@ pub enum Error {
     },
 }
 
-const RESOLVE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS);
+const RESOLVE: ResolveFlags = ResolveFlags::IN_ROOT.union(ResolveFlags::NO_MAGICLINKS).union(ResolveFlags::NO_XDEV);
 
 fn refused(what: &'static str, path: &str) -> impl FnOnce(Errno) -> Error {
-    move |errno| Error::Refused { what, path: path.to_owned(), errno }
+    move |errno| match errno {
+        // Nothing but NO_XDEV says that here: nothing is renamed or linked.
+        Errno::XDEV => Error::OtherMount { path: path.to_owned() },
+        errno => Error::Refused { what, path: path.to_owned(), errno },
+    }
 }
 
 /// The whole of a small file; empty if there is none.
@@ -84,6 +96,30 @@ pub struct Entry {
     pub name: Vec<u8>,
     /// What it is.
     pub file_type: FileType,
+}
+
+/// A directory that is being listed; `.` and `..` are left out.
+#[derive(Debug)]
+pub struct Entries {
+    directory: Dir,
+    path: String,
+}
+
+impl Iterator for Entries {
+    type Item = Result<Entry, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let entry = match self.directory.read()?.map_err(refused("list", &self.path)) {
+                Ok(entry) => entry,
+                Err(error) => return Some(Err(error)),
+            };
+            let name = entry.file_name().to_bytes();
+            if !matches!(name, b"." | b"..") {
+                return Some(Ok(Entry { name: name.to_vec(), file_type: entry.file_type() }));
+            }
+        }
+    }
 }
 
 impl Sandbox {
@@ -129,9 +165,18 @@ impl Sandbox {
             rustix::fs::mkdirat(&parent, &name, Mode::from_raw_mode(mode & 0o7777))
         };
         match made {
-            Err(Errno::EXIST) if self.stat(path)?.st_mode & libc::S_IFMT == libc::S_IFDIR => Ok(()),
+            Err(Errno::EXIST) if self.is_directory(path)? => Ok(()),
             other => other.map_err(refused("create", path)),
         }
+    }
+
+    /// Whether a path leads to a directory; a mount point counts as one.
+    fn is_directory(&self, path: &str) -> Result<bool, Error> {
+        let stat = match self.stat(path) {
+            Err(Error::OtherMount { .. }) => self.stat_link(path)?,
+            other => other?,
+        };
+        Ok(FileType::from_raw_mode(stat.st_mode) == FileType::Directory)
     }
 
     /// Makes a symbolic link.
@@ -155,7 +200,7 @@ impl Sandbox {
         fstat(&file).map_err(refused("look at", path))
     }
 
-    /// What is at a path; a link as its last step is not followed.
+    /// What is at a path; a link as its last step is not followed. Of a mount point, the root of what is mounted.
     ///
     /// # Errors
     /// [`Error`].
@@ -174,24 +219,17 @@ impl Sandbox {
         Ok(target.into_bytes())
     }
 
-    /// The entries of a directory, in the order of their names.
+    /// The entries of a directory, as the kernel lists them: in no order, without end if the tenant adds faster than one
+    /// reads, and never all in memory.
     ///
     /// # Errors
     /// [`Error`].
-    pub fn list(&self, path: &str) -> Result<Vec<Entry>, Error> {
+    pub fn entries(&self, path: &str) -> Result<Entries, Error> {
         let root = self.root_for(path)?;
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = openat2(&root, path, flags, Mode::empty(), RESOLVE).map_err(refused("open", path))?;
-        let mut entries = Vec::new();
-        for entry in Dir::read_from(&directory).map_err(refused("list", path))? {
-            let entry = entry.map_err(refused("list", path))?;
-            let name = entry.file_name().to_bytes();
-            if name != b"." && name != b".." {
-                entries.push(Entry { name: name.to_vec(), file_type: entry.file_type() });
-            }
-        }
-        entries.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(entries)
+        let directory = Dir::new(directory).map_err(refused("list", path))?;
+        Ok(Entries { directory, path: path.to_owned() })
     }
 
     /// The directory that a path's last step is in, and that step.

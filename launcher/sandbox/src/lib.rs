@@ -41,7 +41,7 @@ mod user;
 pub use cgroup::Error as CgroupError;
 pub use directory::Error as DirectoryError;
 pub use exec::{Error as ExecError, ExecSpec};
-pub use files::{Entry, Error as FilesError};
+pub use files::{Entries, Entry, Error as FilesError};
 pub use init::Step;
 pub use policy::{CAPABILITIES, Capability, Error as PolicyError, MASKS, Mask, SYSCALLS, SyscallGroup};
 pub use probe::{CgroupLayout, Node, probe};

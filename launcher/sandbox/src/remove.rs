@@ -1,8 +1,8 @@
 //! Removing a tree that a tenant has filled.
 //!
 //! Every step is relative to a descriptor and follows no link, so nothing outside is touched. Depth is bounded: what lies
-//! deeper is moved up first, so neither the stack nor the number of descriptors grows with what the tenant has built.
-//! Modes do not hold root up; flags (immutable, append-only) are cleared where they do.
+//! deeper is moved up first, so neither the stack nor the number of descriptors grows with what the tenant has built. Nor
+//! does memory: no directory is listed as a whole. Modes do not hold root up; flags (immutable, append-only) are cleared where they do.
 
 use rustix::fs::{
     AtFlags, CWD, Dir, FileType, IFlags, Mode, OFlags, RenameFlags, ResolveFlags, ioctl_getflags, ioctl_setflags,
@@ -54,14 +54,8 @@ fn remove(path: &Path) -> Result<(), Failed> {
         other => other.map_err(|errno| (own.clone(), errno))?,
     };
     let mut walk = Walk { root: root.as_fd(), moved: 0 };
-    // Each round empties the tree but for what was moved up meanwhile, which the next one finds.
-    loop {
-        let before = walk.moved;
-        walk.empty(root.as_fd(), 0)?;
-        if walk.moved == before {
-            break;
-        }
-    }
+    let mut list = Dir::read_from(&root).map_err(|errno| (own.clone(), errno))?;
+    walk.empty(&mut list, 0)?;
     unlink(parent.as_fd(), &own, AtFlags::REMOVEDIR).map_err(|errno| (own, errno))
 }
 
@@ -72,24 +66,40 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn empty(&mut self, directory: BorrowedFd<'_>, depth: usize) -> Result<(), Failed> {
-        for (name, file_type) in entries(directory)? {
-            if file_type != FileType::Directory {
-                match unlink(directory, &name, AtFlags::empty()) {
-                    Err(Errno::ISDIR) => {}
-                    other => {
-                        other.map_err(|errno| (name, errno))?;
-                        continue;
-                    }
+    /// Removes what is in a directory, name by name as the kernel lists them: there may be more than fit into memory. What
+    /// a pass has missed, or moved up into the root meanwhile, is the next one's; the last one finds nothing.
+    fn empty(&mut self, directory: &mut Dir, depth: usize) -> Result<(), Failed> {
+        let failed = |errno| (c".".to_owned(), errno);
+        loop {
+            let mut found = false;
+            while let Some(entry) = directory.read() {
+                let entry = entry.map_err(failed)?;
+                if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+                    found = true;
+                    let directory = directory.fd().map_err(failed)?;
+                    self.remove(directory, entry.file_name(), entry.file_type(), depth)?;
                 }
             }
-            if depth < DEPTH_MAX {
-                self.descend(directory, &name, depth)?;
-            } else {
-                self.move_up(directory, &name).map_err(|errno| (name, errno))?;
+            if !found {
+                return Ok(());
+            }
+            directory.rewind();
+        }
+    }
+
+    fn remove(&mut self, directory: BorrowedFd<'_>, name: &CStr, kind: FileType, depth: usize) -> Result<(), Failed> {
+        let failed = |errno| (name.to_owned(), errno);
+        if kind != FileType::Directory {
+            match unlink(directory, name, AtFlags::empty()) {
+                Err(Errno::ISDIR) => {}
+                other => return other.map_err(failed),
             }
         }
-        Ok(())
+        if depth < DEPTH_MAX {
+            self.descend(directory, name, depth)
+        } else {
+            self.move_up(directory, name).map_err(failed)
+        }
     }
 
     fn descend(&mut self, directory: BorrowedFd<'_>, name: &CStr, depth: usize) -> Result<(), Failed> {
@@ -98,8 +108,8 @@ impl Walk<'_> {
             Err(Errno::NOTEMPTY | Errno::EXIST) => {}
             other => return other.map_err(failed),
         }
-        let child = open_directory(directory, name).map_err(failed)?;
-        self.empty(child.as_fd(), depth + 1)?;
+        let mut child = open_directory(directory, name).and_then(Dir::new).map_err(failed)?;
+        self.empty(&mut child, depth + 1)?;
         unlink(directory, name, AtFlags::REMOVEDIR).map_err(failed)
     }
 
@@ -114,19 +124,6 @@ impl Walk<'_> {
             }
         }
     }
-}
-
-/// What is in a directory, listed before any of it is removed.
-fn entries(directory: BorrowedFd<'_>) -> Result<Vec<(CString, FileType)>, Failed> {
-    let failed = |errno| (c".".to_owned(), errno);
-    let mut list = Vec::new();
-    for entry in Dir::read_from(directory).map_err(failed)? {
-        let entry = entry.map_err(failed)?;
-        if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
-            list.push((entry.file_name().to_owned(), entry.file_type()));
-        }
-    }
-    Ok(list)
 }
 
 fn open_directory(directory: BorrowedFd<'_>, name: &CStr) -> rustix::io::Result<OwnedFd> {
@@ -201,6 +198,38 @@ mod tests {
         assert!(!root.exists());
         assert_eq!(fs_err::read_to_string(&outside).unwrap(), "stays");
         tree(&root).unwrap();
+    }
+
+    #[test]
+    fn wide_directories_are_removed_in_bounded_memory() {
+        const NAMES: u32 = 60_000;
+        let parent = tempfile::tempdir().unwrap();
+        let root = parent.path().join("tree");
+        fs_err::create_dir_all(root.join("a/b")).unwrap();
+        fs_err::write(root.join("file"), "").unwrap();
+        let (top, wide) = (open_path(&root), open_path(&root.join("a/b")));
+        for number in 0..NAMES {
+            // Links to one file are the cheapest names; as long as they may be, 15 MB of them.
+            rustix::fs::linkat(&top, "file", &wide, format!("{number:0>250}"), AtFlags::empty()).unwrap();
+        }
+        let before = resident_bytes();
+        let peak = std::thread::scope(|scope| {
+            let removing = scope.spawn(|| tree(&root).unwrap());
+            let mut peak = 0;
+            while !removing.is_finished() {
+                peak = peak.max(resident_bytes());
+                std::thread::sleep(std::time::Duration::from_millis(1));
+            }
+            peak
+        });
+        assert!(!root.exists());
+        let grown = peak.saturating_sub(before);
+        assert!(grown < 8 << 20, "memory has grown by {grown} bytes");
+    }
+
+    fn resident_bytes() -> u64 {
+        let statm = fs_err::read_to_string("/proc/self/statm").unwrap();
+        statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
     }
 
     fn open_path(path: &Path) -> OwnedFd {

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::{Error, Info, Tree};
+use super::{Error, Info, Names, Tree};
 
 const RESOLVE: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
 
@@ -79,17 +79,16 @@ impl Tree for Local {
         Ok(Info::of(&stat, 0))
     }
 
-    fn list(&self, path: &str) -> Result<Vec<Vec<u8>>, Error> {
+    fn names(&self, path: &str) -> Result<Names, Error> {
         let directory = self.at(path, OFlags::RDONLY | OFlags::DIRECTORY, 0).map_err(self.refused("open", path))?;
-        let mut names = Vec::new();
-        for entry in Dir::read_from(&directory).map_err(self.refused("list", path))? {
-            let name = entry.map_err(self.refused("list", path))?.file_name().to_bytes().to_vec();
-            if !matches!(name.as_slice(), b"." | b"..") {
-                names.push(name);
-            }
-        }
-        names.sort_unstable();
-        Ok(names)
+        let mut directory = Dir::new(directory).map_err(self.refused("list", path))?;
+        let path = self.path.join(path);
+        let names = std::iter::from_fn(move || directory.read());
+        Ok(Box::new(names.filter_map(move |entry| match entry {
+            Ok(entry) if matches!(entry.file_name().to_bytes(), b"." | b"..") => None,
+            Ok(entry) => Some(Ok(entry.file_name().to_bytes().to_vec())),
+            Err(errno) => Some(Err(Error::Local { what: "list", path: path.clone(), errno })),
+        })))
     }
 
     fn read_link(&self, path: &str) -> Result<Vec<u8>, Error> {

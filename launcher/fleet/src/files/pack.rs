@@ -4,43 +4,76 @@ use std::io::{self, Read, Write};
 
 use tar::{Builder, EntryType, Header};
 
-use super::{Error, Info, Kind, Tree, join, last_step, text};
+use super::{Error, Info, Kind, Names, Tree, join, last_step, text};
 
-/// Writes what is at `path` as an archive whose entries begin with the path's last step (`.` for the root).
+/// The most directories on the way from the top of a copy to a file: each is held open while what is in it is copied.
+const DEPTH_MAX: usize = 256;
+
+/// A directory that is being copied.
+struct Level {
+    path: String,
+    name: String,
+    names: Names,
+}
+
+/// Writes what is at `path` as an archive whose entries begin with the path's last step (`.` for the root), each directory
+/// before what is in it. Directories are read piece by piece, so that one of any width costs no memory.
 ///
 /// # Errors
 /// As [`Error`]; [`Error::Contents`] also when a file gets shorter while it is read, as the archive cannot be right then.
 pub fn pack(tree: &impl Tree, path: &str, to: impl Write) -> Result<(), Error> {
     let mut archive = Builder::new(to);
     let name = last_step(path).unwrap_or(".").to_owned();
-    // What is still to be written, the next one last; so that the depth of a tree costs no stack.
-    let mut waiting = vec![(path.to_owned(), name)];
-    while let Some((path, name)) = waiting.pop() {
-        let info = match tree.look(&path) {
-            Ok(info) => info,
-            // Removed since its directory was listed; what was asked for has to be there.
-            Err(error) if error.is_absent() && name.contains('/') => continue,
-            Err(error) => return Err(error),
+    let mut levels: Vec<Level> = Vec::new();
+    levels.extend(one(tree, &mut archive, path.to_owned(), name)?);
+    while let Some(level) = levels.last_mut() {
+        let Some(child) = level.names.next() else {
+            levels.pop();
+            continue;
         };
-        match info.kind {
-            Kind::Directory => {
-                append(&mut archive, &name, &info, EntryType::Directory)?;
-                for child in tree.list(&path)?.into_iter().rev() {
-                    let child = text(child)?;
-                    waiting.push((join(&path, &child), join(&name, &child)));
-                }
+        let child = text(child?)?;
+        let (path, name) = (join(&level.path, &child), join(&level.name, &child));
+        if let Some(below) = one(tree, &mut archive, path, name)? {
+            if levels.len() == DEPTH_MAX {
+                return Err(Error::Deep { name: below.name, directories_max: DEPTH_MAX });
             }
-            Kind::File => file(tree, &mut archive, &path, &name)?,
-            Kind::Link => {
-                let target = text(tree.read_link(&path)?)?;
-                let mut header = header(&info, EntryType::Symlink, 0);
-                archive.append_link(&mut header, &name, &target).map_err(|error| contents(&name, error))?;
-            }
-            Kind::Special("socket") => {}
-            Kind::Special(what) => return Err(Error::Special { name, what }),
+            levels.push(below);
         }
     }
     archive.finish().map_err(|error| contents("the archive", error))
+}
+
+/// Writes one entry; a directory's names are still to be read.
+fn one(
+    tree: &impl Tree,
+    archive: &mut Builder<impl Write>,
+    path: String,
+    name: String,
+) -> Result<Option<Level>, Error> {
+    // What was asked for has to be there; what its directory has listed may be removed meanwhile.
+    let below_top = name.contains('/');
+    let info = match tree.look(&path) {
+        Err(error) if error.is_absent() && below_top => return Ok(None),
+        other => other?,
+    };
+    match info.kind {
+        Kind::Directory => {
+            append(archive, &name, &info, EntryType::Directory)?;
+            match tree.names(&path) {
+                Err(error) if (error.is_absent() || error.is_other_mount()) && below_top => return Ok(None),
+                names => return Ok(Some(Level { names: names?, path, name })),
+            }
+        }
+        Kind::File => file(tree, archive, &path, &name)?,
+        Kind::Link => {
+            let target = text(tree.read_link(&path)?)?;
+            let mut header = header(&info, EntryType::Symlink, 0);
+            archive.append_link(&mut header, &name, &target).map_err(|error| contents(&name, error))?;
+        }
+        Kind::Special("socket") => {}
+        Kind::Special(what) => return Err(Error::Special { name, what }),
+    }
+    Ok(None)
 }
 
 fn file(tree: &impl Tree, archive: &mut Builder<impl Write>, path: &str, name: &str) -> Result<(), Error> {

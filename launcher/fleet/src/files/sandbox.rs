@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use dsec_sandbox::Sandbox;
 
-use super::{Error, Info, Tree};
+use super::{Error, Info, Names, Tree};
 
 impl Tree for Sandbox {
     fn look(&self, path: &str) -> Result<Info, Error> {
@@ -20,8 +20,8 @@ impl Tree for Sandbox {
         Ok(Info::of(&self.stat(path)?, self.state().id_base))
     }
 
-    fn list(&self, path: &str) -> Result<Vec<Vec<u8>>, Error> {
-        Ok(Self::list(self, path)?.into_iter().map(|entry| entry.name).collect())
+    fn names(&self, path: &str) -> Result<Names, Error> {
+        Ok(Box::new(self.entries(path)?.map(|entry| Ok(entry?.name))))
     }
 
     fn read_link(&self, path: &str) -> Result<Vec<u8>, Error> {

@@ -160,7 +160,7 @@ fn privileged_files_from_outside_stay_inside() {
     sandbox.create_directory("/made", 0o755, 0, 0).unwrap();
     sandbox.create_link("target", "/made/link", 0, 0).unwrap();
     assert_eq!(sandbox.read_link("/made/link").unwrap(), b"target");
-    assert_eq!(sandbox.list("/made").unwrap().len(), 1);
+    assert_eq!(sandbox.entries("/made").unwrap().count(), 1);
     let outside = std::env::temp_dir().join(format!("dsec-outside-file-{}", std::process::id()));
     fs_err::write(&outside, "host").unwrap();
     sh(&sandbox, &format!("ln -s {} /escape; ln -s /proc/1/root/etc /magic; mkfifo /fifo", outside.display()));
@@ -173,4 +173,52 @@ fn privileged_files_from_outside_stay_inside() {
     assert_eq!(sh(&sandbox, "cat /escape"), "inside");
     assert_eq!(fs_err::read_to_string(&outside).unwrap(), "host");
     fs_err::remove_file(&outside).unwrap();
+}
+
+/// The host's root opens the files of a sandbox; in `/proc` it would see what no one inside does.
+#[test]
+fn privileged_files_from_outside_are_the_roots_own() {
+    use dsec_sandbox::FilesError::OtherMount;
+    let sandbox = create();
+    sh(&sandbox, "ln -s /proc/kmsg /log; ln -s ../../proc /p; ln -s /dev/shm /s; echo x >/dev/shm/file");
+    let files = ["/proc/kmsg", "/proc/iomem", "/proc/1/maps", "/proc/self/maps", "/proc/1/root/etc/original", "/log"];
+    let more = ["/p/kmsg", "/dev/null", "/dev/pts/ptmx", "/dev/shm/file", "/s/file", "/sys/devices/system/cpu/online"];
+    for path in files.into_iter().chain(more) {
+        assert!(matches!(sandbox.open_file(path), Err(OtherMount { .. })), "{path}: {:?}", sandbox.open_file(path));
+        let created = sandbox.create_file(path, 0o644, 0, 0);
+        assert!(matches!(created, Err(OtherMount { .. })), "{path}: {created:?}");
+        assert!(matches!(sandbox.stat(path), Err(OtherMount { .. })), "{path}");
+    }
+    for path in ["/proc", "/proc/self", "/p", "/dev", "/dev/shm", "/s", "/sys", "/dev/mqueue", "/dev/pts"] {
+        assert!(matches!(sandbox.entries(path), Err(OtherMount { .. })), "{path}");
+        let below = format!("{path}/new");
+        assert!(matches!(sandbox.create_directory(&below, 0o755, 0, 0), Err(OtherMount { .. })), "{path}");
+        assert!(matches!(sandbox.create_link("x", &below, 0, 0), Err(OtherMount { .. })), "{path}");
+        assert!(matches!(sandbox.stat_link(&below), Err(OtherMount { .. })), "{path}");
+    }
+    // The mount points themselves are directories of the root, which an archive may list.
+    sandbox.create_directory("/proc", 0o755, 0, 0).unwrap();
+    assert!(sandbox.create_directory("/log", 0o755, 0, 0).is_err());
+    let names: Vec<_> = sandbox.entries("/").unwrap().map(|entry| entry.unwrap().name).collect();
+    assert!([b"proc".as_slice(), b"dev", b"sys", b"log"].iter().all(|name| names.iter().any(|other| other == name)));
+}
+
+#[test]
+fn privileged_names_of_users_are_not_read_from_proc() {
+    let sandbox = create();
+    sh(&sandbox, "rm /etc/passwd; ln -s /proc/kmsg /etc/passwd");
+    let user = Some("ann".parse().unwrap());
+    let started = start(&sandbox, &["true"], |spec| spec.user = user);
+    let error = started.expect_err("a user was found in the kernel's log");
+    assert!(chain(&error).contains("/proc"), "{}", chain(&error));
+}
+
+#[test]
+fn privileged_a_wide_directory_is_listed_piece_by_piece() {
+    let sandbox = create();
+    sh(&sandbox, "mkdir /wide; cd /wide; i=0; while [ $i -lt 3000 ]; do : >name-$i; i=$((i+1)); done");
+    let mut names: Vec<_> = sandbox.entries("/wide").unwrap().map(|entry| entry.unwrap().name).collect();
+    names.sort();
+    names.dedup();
+    assert_eq!(names.len(), 3000);
 }
