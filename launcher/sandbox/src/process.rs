@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// How a command ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,10 +69,16 @@ pub(crate) struct Children {
 
 #[derive(Debug, Default)]
 struct Family {
-    init: Option<OwnedFd>,
+    init: Option<Arc<OwnedFd>>,
     commands: Vec<Arc<Running>>,
     /// Cgroups of commands that are no child's of this process, until they are empty.
     lingering: Vec<cgroup::Command>,
+}
+
+impl Family {
+    fn is_empty(&self) -> bool {
+        self.init.is_none() && self.commands.is_empty() && self.lingering.is_empty()
+    }
 }
 
 impl Children {
@@ -81,7 +88,7 @@ impl Children {
 
     /// A sandbox whose pid 1 is this process's child.
     pub(crate) fn born(&self, id: &Id, init: OwnedFd) {
-        self.lock().insert(id.clone(), Family { init: Some(init), ..Family::default() });
+        self.lock().insert(id.clone(), Family { init: Some(Arc::new(init)), ..Family::default() });
     }
 
     pub(crate) fn add(&self, id: &Id, command: Arc<Running>) {
@@ -97,36 +104,63 @@ impl Children {
 
     /// Forgets commands that nobody holds any more and of which nothing is left.
     pub(crate) fn settle(&self, id: &Id) {
-        if let Some(family) = self.lock().get_mut(id) {
+        let mut sandboxes = self.lock();
+        if let Some(family) = sandboxes.get_mut(id) {
             family.commands.retain(|command| Arc::strong_count(command) > 1 || !command.is_settled());
             family.lingering.retain(|command| !command.remove_if_empty());
+            if family.is_empty() {
+                sandboxes.remove(id);
+            }
         }
     }
 
-    /// Waits for all children of a sandbox that has been killed; whether they ended in time.
+    /// Waits for all children of a sandbox that has been killed; whether they ended in time. Commands that another thread
+    /// was starting when it was killed are waited for too, and stay known until all have ended.
     ///
     /// # Errors
     /// What `poll` answers.
     pub(crate) fn reap(&self, id: &Id, timeout_ms: u64) -> Result<bool, Errno> {
-        let family = self.lock().remove(id).unwrap_or_default();
-        for command in &family.commands {
-            if !pidfd::wait_ended(&command.child.pidfd, timeout_ms)? {
-                self.lock().insert(id.clone(), family);
+        let begun = Instant::now();
+        let left_ms = || timeout_ms.saturating_sub(u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX));
+        loop {
+            let (init, commands) = match self.lock().get(id) {
+                Some(family) => (family.init.clone(), family.commands.clone()),
+                None => return Ok(true),
+            };
+            for command in commands {
+                if !pidfd::wait_ended(&command.child.pidfd, left_ms())? {
+                    return Ok(false);
+                }
+                // Another thread may have waited for it; either way it has been.
+                let _ = command.collect();
+            }
+            // A command that was added meanwhile holds pid 1 up until somebody waits for it: so not for long at a time.
+            let ended = match &init {
+                Some(init) => pidfd::wait_ended(init, left_ms().min(INIT_ROUND_MS))?,
+                None => true,
+            };
+            if ended {
+                let _ = init.map(pidfd::try_wait);
+                self.forget(id);
+                return Ok(true);
+            }
+            if left_ms() == 0 {
                 return Ok(false);
             }
-            // Another thread may have waited for it; either way it has been.
+        }
+    }
+
+    /// Forgets a sandbox all of whose children have ended.
+    fn forget(&self, id: &Id) {
+        for command in self.lock().remove(id).into_iter().flat_map(|family| family.commands) {
+            // Those who still hold it have the outcome from here.
             let _ = command.collect();
         }
-        let Some(init) = family.init else { return Ok(true) };
-        let ended = pidfd::wait_ended(&init, timeout_ms)?;
-        if ended {
-            let _ = pidfd::try_wait(&init);
-        } else {
-            self.born(id, init);
-        }
-        Ok(ended)
     }
 }
+
+/// How long one look at pid 1 lasts while a sandbox ends.
+const INIT_ROUND_MS: u64 = 20;
 
 /// A command: the process that was started (its leader), and its descendants.
 ///
@@ -240,5 +274,26 @@ impl Outcome {
             Ended::Exited(status) => status.into(),
             Ended::Signalled(signal) => 128 + signal,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_of_a_sandbox_is_kept_until_all_has_ended() {
+        let children = Children::default();
+        let id: Id = "one".parse().unwrap();
+        let mut sleeper = std::process::Command::new("/bin/sleep").arg("100").spawn().unwrap();
+        children.born(&id, pidfd::open(sleeper.id()).unwrap());
+        assert_eq!(children.reap(&id, 30), Ok(false));
+        children.settle(&id);
+        assert!(children.lock().contains_key(&id), "a pid 1 that lives is forgotten");
+        sleeper.kill().unwrap();
+        assert_eq!(children.reap(&id, 10_000), Ok(true));
+        assert!(children.lock().is_empty());
+        assert_eq!(children.reap(&id, 10_000), Ok(true));
+        assert!(sleeper.wait().is_err(), "its status was not taken");
     }
 }
