@@ -38,6 +38,9 @@ pub enum Error {
         /// Which one.
         controller: &'static str,
     },
+    /// Swap could be used without bound.
+    #[error("this kernel has swap and does not account it to cgroups (boot parameter swapaccount)")]
+    NoSwapLimit,
     /// A file of a cgroup could not be read or written.
     #[error(transparent)]
     File(#[from] io::Error),
@@ -70,6 +73,11 @@ const PATIENCE_MS: u64 = 10_000;
 /// The period over which CPU time is counted, in microseconds.
 const CPU_PERIOD_US: u64 = 100_000;
 
+/// Version 1: the limit of memory and swap together.
+const MEMORY_AND_SWAP_FILE: &str = "memory.memsw.limit_in_bytes";
+/// Version 2: the limit of swap alone.
+const SWAP_FILE: &str = "memory.swap.max";
+
 /// A controller that limits need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Controller {
@@ -99,6 +107,8 @@ pub(crate) struct Layout {
     unified: PathBuf,
     /// Controllers on hierarchies of version 1, with their mount points.
     version_1: Vec<(Controller, PathBuf)>,
+    /// Whether the kernel has swap, which is then limited too.
+    swap: bool,
     /// Holds the hierarchy that makes moving processes quick.
     _quick: Option<OwnedFd>,
 }
@@ -120,8 +130,17 @@ impl Layout {
             version_1.push((controller, mount.path.clone()));
         }
         let quick = if version_1.is_empty() { None } else { favour_moves() };
-        let layout = Self { parent: parent.to_owned(), unified, version_1, _quick: quick };
+        let mut layout = Self { parent: parent.to_owned(), unified, version_1, swap: false, _quick: quick };
         layout.make_parent()?;
+        let old = layout.version_1.iter().find(|(controller, _)| *controller == Controller::Memory);
+        let swap = match old {
+            Some((_, root)) => root.join(parent).join(MEMORY_AND_SWAP_FILE),
+            None => layout.unified.join(parent).join(SWAP_FILE),
+        };
+        layout.swap = swap.exists();
+        if !layout.swap && Path::new("/proc/swaps").exists() {
+            return Err(Error::NoSwapLimit);
+        }
         Ok(layout)
     }
 
@@ -154,6 +173,7 @@ impl Layout {
         Groups {
             unified: below(&self.unified),
             version_1: self.version_1.iter().map(|(controller, root)| (*controller, below(root))).collect(),
+            swap: self.swap,
         }
     }
 }
@@ -214,6 +234,7 @@ fn new(path: &Path) -> Result<(), Error> {
 pub(crate) struct Groups {
     unified: PathBuf,
     version_1: Vec<(Controller, PathBuf)>,
+    swap: bool,
 }
 
 impl Groups {
@@ -244,7 +265,13 @@ impl Groups {
             (None, Controller::Cpu) => (&self.unified, "cpu.max", format!("{quota_us} {CPU_PERIOD_US}")),
             (None, Controller::Pids) => (&self.unified, "pids.max", limits.pids.to_string()),
         };
-        Ok(write(&path.join(file), &value)?)
+        write(&path.join(file), &value)?;
+        match (controller, old) {
+            // Memory and swap together; it cannot be below the limit of memory, so it comes second.
+            (Controller::Memory, Some(path)) if self.swap => Ok(write(&path.join(MEMORY_AND_SWAP_FILE), &value)?),
+            (Controller::Memory, None) if self.swap => Ok(write(&self.unified.join(SWAP_FILE), "0")?),
+            _ => Ok(()),
+        }
     }
 
     /// Files of version 1 that a process writes "0" into to join.

@@ -100,11 +100,6 @@ pub enum Error {
 /// Where programs are looked for if the environment does not say.
 const PATH_DEFAULT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Soft limit of open descriptors: more than `select` can name breaks old programs, and new ones raise it themselves.
-const OPEN_FILES_SOFT: u64 = 1024;
-/// Hard limit, where the host's own is not lower.
-const OPEN_FILES_HARD: u64 = 524_288;
-
 pub(crate) fn start(sandbox: &Sandbox, spec: ExecSpec) -> Result<Process, Error> {
     let name = spec.argv.first().filter(|name| !name.is_empty()).ok_or(Error::Empty)?.clone();
     let not_running = || Error::NotRunning { id: sandbox.state.id.clone() };
@@ -176,7 +171,9 @@ fn program<'a>(sandbox: &'a Sandbox, spec: &'a ExecSpec, name: &str, user: &Reso
     let [stdin, stdout, stderr] = &spec.stdio;
     program.push(Step::Stdio, Op::Stdio([stdin.as_fd(), stdout.as_fd(), stderr.as_fd()]));
     program.push(Step::Stdio, Op::CloseOnExecFrom(3));
-    rlimits(&mut program, sandbox.shared.open_files_max);
+    for limit in &sandbox.shared.limits {
+        program.push(Step::Rlimits, Op::Limit(*limit));
+    }
     privileges(&mut program, sandbox, user);
     match &spec.cwd {
         Some(cwd) => program.push(Step::WorkingDirectory, Op::Chdir(c_string("working directory", cwd)?)),
@@ -185,14 +182,6 @@ fn program<'a>(sandbox: &'a Sandbox, spec: &'a ExecSpec, name: &str, user: &Reso
     program.push(Step::Seccomp, Op::Seccomp(&sandbox.shared.filter));
     program.push(Step::Exec, Op::Exec { paths, argv: Strings::new(argv), env });
     Ok(program)
-}
-
-fn rlimits(program: &mut Program<'_>, open_files_max: u64) {
-    let hard = OPEN_FILES_HARD.min(open_files_max);
-    let soft = OPEN_FILES_SOFT.min(hard);
-    program.push(Step::Rlimits, Op::Limit { resource: libc::RLIMIT_NOFILE, soft, hard });
-    // One byte, not none: the kernel then does not start the host's core handler for a program of the tenant either.
-    program.push(Step::Rlimits, Op::Limit { resource: libc::RLIMIT_CORE, soft: 1, hard: 1 });
 }
 
 fn privileges(program: &mut Program<'_>, sandbox: &Sandbox, user: &Resolved) {

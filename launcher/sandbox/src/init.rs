@@ -29,6 +29,9 @@ pub(crate) const GATE_IDS: u32 = 1;
 /// Open from here on: the root is in its slot.
 pub(crate) const GATE_ROOT: u32 = 2;
 
+/// How many terminals a sandbox may have open: the kernel's own bound (`kernel.pty.max`) is shared by the whole node.
+const TERMINALS_MAX: &str = "128";
+
 pub(crate) const NAMESPACES: i32 = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
@@ -192,7 +195,8 @@ fn file_systems(program: &mut Program<'_>, spec: &Spec) {
     };
     mount(Step::Proc, "proc", &[], NOSUID | NODEV | NOEXEC, PROC);
     // A new instance is what the kernel always makes; group 5 is tty in every distribution.
-    mount(Step::Terminals, "devpts", &[("gid", "5"), ("mode", "620"), ("ptmxmode", "666")], NOSUID | NOEXEC, PTS);
+    let options = [("gid", "5"), ("mode", "620"), ("ptmxmode", "666"), ("max", TERMINALS_MAX)];
+    mount(Step::Terminals, "devpts", &options, NOSUID | NOEXEC, PTS);
     // Its pages are charged to the sandbox's memory, so the limit is that.
     let size = spec.limits.memory_bytes.to_string();
     mount(Step::SharedMemory, "tmpfs", &[("size", &size), ("mode", "1777")], NOSUID | NODEV, SHM);

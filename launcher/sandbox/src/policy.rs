@@ -3,6 +3,7 @@
 mod capabilities;
 mod filter;
 mod masks;
+mod rlimits;
 mod syscalls;
 
 pub use capabilities::{CAPABILITIES, Capability};
@@ -13,3 +14,4 @@ pub use syscalls::{SYSCALLS, SyscallGroup};
 pub(crate) use capabilities::bounding_set;
 pub(crate) use filter::build;
 pub(crate) use masks::Cover;
+pub(crate) use rlimits::rlimits;

@@ -13,6 +13,7 @@ use crate::spec::{IDS, Id, Spec, SpecError};
 use crate::system::{self, Systems};
 use crate::template::{self, Template};
 use dsec_sys::child::{self, Options, Staged};
+use dsec_sys::limits::Limit;
 use dsec_sys::reaper::Reaper;
 use dsec_sys::seccomp::Filter;
 use rustix::io::Errno;
@@ -132,7 +133,8 @@ pub(crate) struct Shared {
     pub(crate) filter: Filter,
     pub(crate) own_pid_ns: File,
     pub(crate) last_capability: u8,
-    pub(crate) open_files_max: u64,
+    /// Resource limits of every command.
+    pub(crate) limits: Vec<Limit>,
     /// Whether this process is shielded from (or offered to) the kernel's choice of whom to kill for want of memory, which
     /// commands must not inherit.
     pub(crate) oom_adjusted: bool,
@@ -169,7 +171,8 @@ impl Runtime {
             last_capability: last,
             masks: MASKS.iter().filter(|mask| Path::new("/proc").join(mask.path).exists()).copied().collect(),
             ignored_signals: ignored_signals()?,
-            open_files_max: dsec_sys::limits::open_files_max(),
+            limits: policy::rlimits()
+                .map_err(|errno| Error::Process { what: "read this process's resource limits", errno })?,
             oom_adjusted: fs_err::read_to_string("/proc/self/oom_score_adj")?.trim() != "0",
         };
         Ok(Self { shared: Arc::new(shared) })

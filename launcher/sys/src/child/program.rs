@@ -2,6 +2,7 @@
 //!
 //! Building one allocates; walking through it does not. Descriptors are borrowed, so none can be closed under the child.
 
+use crate::limits::Limit;
 use crate::seccomp::Filter;
 use rustix::fd::BorrowedFd;
 use std::ffi::{CString, c_char};
@@ -170,14 +171,7 @@ pub enum Op<'a> {
     /// `umask`.
     Umask(u32),
     /// A resource limit.
-    Limit {
-        /// `RLIMIT_*`.
-        resource: u32,
-        /// Soft limit.
-        soft: u64,
-        /// Hard limit.
-        hard: u64,
-    },
+    Limit(Limit),
     /// These become 0, 1 and 2.
     Stdio([BorrowedFd<'a>; 3]),
     /// All descriptors from this number on are closed at exec; in an own copy of the table.

@@ -105,10 +105,10 @@ fn step(shared: &Shared<'_>, op: &Op<'_>) -> Result<()> {
         Op::NewSession => done(unsafe { call!(libc::SYS_setsid) }),
         // SAFETY: an integer.
         Op::Umask(mask) => done(unsafe { call!(libc::SYS_umask, *mask) }),
-        Op::Limit { resource, soft, hard } => {
-            let limit = [*soft, *hard];
+        Op::Limit(limit) => {
+            let numbers = [limit.soft, limit.hard];
             // SAFETY: a structure of two 64-bit numbers, read only.
-            done(unsafe { call!(libc::SYS_prlimit64, 0, *resource, &raw const limit, 0) })
+            done(unsafe { call!(libc::SYS_prlimit64, 0, limit.resource, &raw const numbers, 0) })
         }
         Op::Stdio(fds) => stdio(fds),
         Op::CloseOnExecFrom(first) => {
