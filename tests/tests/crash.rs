@@ -1,8 +1,10 @@
 //! A crash at every step of every change of a local store: what was acknowledged is there, the rest is whole or absent,
 //! and the same again succeeds.
 //!
-//! Two kinds of crash are simulated: the process ends before a step (everything done so far is seen), and the machine
-//! ends (a name that its directory was not synced for may be lost).
+//! Two kinds of crash are simulated: a process ends before a step (everything done so far is seen), and the machine
+//! ends. Then a name, of a file or of a directory, may be lost unless its directory was synced since it was given; any
+//! one of them, or all. Bytes of a file count as lost unless they were synced before the file was named: that is
+//! asserted, not simulated.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,19 +22,60 @@ fn name() -> RefName {
     "app".parse().unwrap()
 }
 
-/// Stops the disk before step number `stop_at`; remembers what a lost directory entry would mean.
+/// A name that its directory was not synced for.
+struct Unsynced {
+    path: PathBuf,
+    /// What it named before: the bytes of a file, or nothing.
+    before: Option<Vec<u8>>,
+}
+
+/// The disk of a machine, shared by all writers of a store.
+#[derive(Default)]
+struct Machine {
+    unsynced: Vec<Unsynced>,
+}
+
+impl Machine {
+    fn named(&mut self, path: &Path) {
+        if self.unsynced.iter().all(|name| name.path != path) {
+            self.unsynced.push(Unsynced { path: path.to_owned(), before: fs::read(path).ok() });
+        }
+    }
+
+    fn synced(&mut self, directory: &Path) {
+        self.unsynced.retain(|name| name.path.parent() != Some(directory));
+    }
+
+    /// The machine goes down: what is not durable is lost; all of it, or only number `which`.
+    fn crash(&mut self, which: Option<usize>) {
+        for (number, name) in std::mem::take(&mut self.unsynced).into_iter().enumerate() {
+            if which.is_some_and(|which| which != number) {
+                continue;
+            }
+            match name.before {
+                // What is in a directory that was lost is lost with it, and cannot be given back.
+                Some(before) => drop(fs::write(name.path, before)),
+                None if name.path.is_dir() => fs::remove_dir_all(name.path).unwrap(),
+                // It may not even have been given.
+                None => drop(fs::remove_file(name.path)),
+            }
+        }
+    }
+}
+
+/// A writer that is stopped before step number `stop_at`.
 struct Crash {
+    machine: Arc<Mutex<Machine>>,
     stop_at: usize,
     steps: usize,
     stopped: bool,
-    /// A name that was given and whose directory is not synced yet, with what it named before.
-    unsynced: Option<(PathBuf, Option<Vec<u8>>)>,
     synced_file: Option<PathBuf>,
 }
 
 impl Crash {
-    fn at(stop_at: usize) -> Arc<Mutex<Self>> {
-        Arc::new(Mutex::new(Self { stop_at, steps: 0, stopped: false, unsynced: None, synced_file: None }))
+    fn at(machine: &Arc<Mutex<Machine>>, stop_at: usize) -> Arc<Mutex<Self>> {
+        let machine = Arc::clone(machine);
+        Arc::new(Mutex::new(Self { machine, stop_at, steps: 0, stopped: false, synced_file: None }))
     }
 
     fn hook(this: &Arc<Mutex<Self>>) -> Hook {
@@ -46,6 +89,7 @@ impl Crash {
             return Err(io::Error::other("crash"));
         }
         self.steps += 1;
+        let mut machine = self.machine.lock().unwrap();
         match step {
             Step::SyncFile => self.synced_file = Some(path.to_owned()),
             Step::Rename => {
@@ -54,33 +98,40 @@ impl Crash {
                     "{} was named before its bytes were durable",
                     path.display()
                 );
-                assert!(self.unsynced.is_none(), "two names at a time");
-                self.unsynced = Some((path.to_owned(), fs::read(path).ok()));
+                machine.named(path);
             }
-            Step::Remove => self.unsynced = Some((path.to_owned(), fs::read(path).ok())),
-            Step::SyncDirectory => {
-                self.unsynced.take_if(|(name, _)| name.parent() == Some(path));
-            }
-            Step::MakeDirectory | Step::Write => {}
+            Step::Remove => machine.named(path),
+            // Another writer may have made it meanwhile.
+            Step::MakeDirectory if path.is_dir() => {}
+            Step::MakeDirectory => machine.named(path),
+            Step::SyncDirectory => machine.synced(path),
+            Step::Write => {}
         }
         Ok(())
     }
-
-    /// The machine went down: the name that is not durable is lost.
-    fn lose_unsynced(&mut self) {
-        match self.unsynced.take() {
-            None => {}
-            Some((path, Some(before))) => fs::write(path, before).unwrap(),
-            // It may not even have been given.
-            Some((path, None)) => drop(fs::remove_file(path)),
-        }
-    }
 }
 
-/// Publishes `sample` as the ref.
+/// A process that makes or opens the store at `path`, publishes a sample, and is killed before step `stop_at`.
+fn writer(machine: &Arc<Mutex<Machine>>, path: &Path, sample: &Sample, stop_at: usize) -> Result<(), Error> {
+    let crash = Crash::at(machine, stop_at);
+    let result = LocalStore::create_with_hook(path, Crash::hook(&crash)).and_then(|store| {
+        let result = publish(&store, sample);
+        // A process that dies runs no destructors.
+        std::mem::forget(store);
+        result
+    });
+    assert_eq!(result.is_err(), crash.lock().unwrap().stopped, "an acknowledgement after a failed step");
+    result
+}
+
+/// Publishes `sample` as the ref; a pack only if the store lacks one of its chunks.
 fn publish(store: &LocalStore, sample: &Sample) -> Result<(), Error> {
     let scratch = store.scratch()?;
     for pack in sample.packs(scratch.path(), 50_000).unwrap() {
+        let chunks: Vec<_> = pack.tables().chunks().iter().map(|chunk| chunk.digest).collect();
+        if store.missing_chunks(&chunks)?.is_empty() {
+            continue;
+        }
         store.put_pack(&pack.digest(), pack.path())?;
     }
     let layer = scratch.path().join("layer");
@@ -100,28 +151,28 @@ fn target_of(sample: &Sample) -> Target {
     Target::Image(samples::image(&[sample]).digest())
 }
 
+/// Runs `test` with one step number after the other, until it says that nothing was stopped any more.
+fn at_every_step(least: usize, mut test: impl FnMut(usize) -> bool) {
+    let mut stop_at = 0;
+    while !test(stop_at) {
+        stop_at += 1;
+    }
+    assert!(stop_at > least, "only {stop_at} steps were seen");
+}
+
 #[test]
 fn a_crash_at_any_step_loses_nothing_acknowledged() {
     let (old, new) = (Sample::seeded(0, 12, 8000), Sample::seeded(8, 12, 8000));
-    let mut stop_at = 0;
-    loop {
+    at_every_step(25, |stop_at| {
         let mut finished = false;
-        for machine in [false, true] {
+        for machine_too in [false, true] {
             let directory = tempfile::tempdir().unwrap();
             let path = directory.path().join("store");
             publish(&LocalStore::create(&path).unwrap(), &old).unwrap();
-
-            let crash = Crash::at(stop_at);
-            let result = LocalStore::create_with_hook(&path, Crash::hook(&crash)).and_then(|store| {
-                let result = publish(&store, &new);
-                // A process that dies runs no destructors.
-                std::mem::forget(store);
-                result
-            });
-            let mut crash = crash.lock().unwrap();
-            assert_eq!(result.is_err(), crash.stopped, "an acknowledgement after a failed step");
-            if machine {
-                crash.lose_unsynced();
+            let machine = Arc::default();
+            let result = writer(&machine, &path, &new, stop_at);
+            if machine_too {
+                machine.lock().unwrap().crash(None);
             }
             let store = LocalStore::open(&path).unwrap();
             assert_clean(&store);
@@ -136,28 +187,89 @@ fn a_crash_at_any_step_loses_nothing_acknowledged() {
             assert_eq!(store.read_ref(&name()).unwrap().target, target_of(&new));
             finished |= result.is_ok();
         }
-        if finished {
-            break;
+        finished
+    });
+}
+
+#[test]
+fn what_rests_on_the_work_of_a_killed_writer_is_durable_when_acknowledged() {
+    let sample = Sample::seeded(0, 12, 8000);
+    at_every_step(25, |stop_at| {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("above/store");
+        let machine = Arc::default();
+        let killed = writer(&machine, &path, &sample, stop_at);
+        // The second one finds everything that the first one has named, durable or not.
+        writer(&machine, &path, &sample, usize::MAX).unwrap();
+        machine.lock().unwrap().crash(None);
+        let store = LocalStore::open(&path).unwrap_or_else(|error| panic!("step {stop_at}: {error:?}"));
+        assert_clean(&store);
+        assert_eq!(store.read_ref(&name()).unwrap().target, target_of(&sample), "step {stop_at}");
+        killed.is_ok()
+    });
+}
+
+#[test]
+fn what_a_store_says_to_have_is_durable() {
+    let sample = Sample::seeded(0, 12, 8000);
+    let image = samples::image(&[&sample]).digest();
+    at_every_step(25, |stop_at| {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("store");
+        LocalStore::create(&path).unwrap();
+        let machine = Arc::default();
+        let killed = writer(&machine, &path, &sample, stop_at);
+        let other = Crash::at(&machine, usize::MAX);
+        let store = LocalStore::create_with_hook(&path, Crash::hook(&other)).unwrap();
+        let (layer, has_image) = (store.has_layer(&sample.digest()).unwrap(), store.has_image(&image).unwrap());
+        drop(store);
+        machine.lock().unwrap().crash(None);
+        let store = LocalStore::open(&path).unwrap();
+        assert_clean(&store);
+        assert!(!layer || store.has_layer(&sample.digest()).unwrap(), "step {stop_at}");
+        assert!(!has_image || store.has_image(&image).unwrap(), "step {stop_at}");
+        killed.is_ok()
+    });
+}
+
+#[test]
+fn any_one_name_may_be_lost_after_two_killed_writers() {
+    let (one, two) = (Sample::seeded(0, 6, 8000), Sample::seeded(2, 3, 8000));
+    // Not every pair of steps, but each step of the first with the whole second, and with a part of it.
+    for (first, second) in (0..40).flat_map(|step| [(step, usize::MAX), (step, 15 + step * 7 % 40)]) {
+        let mut lost = 0;
+        loop {
+            let directory = tempfile::tempdir().unwrap();
+            let path = directory.path().join("store");
+            LocalStore::create(&path).unwrap();
+            let machine: Arc<Mutex<Machine>> = Arc::default();
+            drop(writer(&machine, &path, &one, first));
+            drop(writer(&machine, &path, &two, second));
+            let mut machine = machine.lock().unwrap();
+            let names = machine.unsynced.len();
+            machine.crash(Some(lost));
+            assert_clean(&LocalStore::open(&path).unwrap());
+            lost += 1;
+            if lost >= names {
+                break;
+            }
         }
-        stop_at += 1;
     }
-    assert!(stop_at > 25, "only {stop_at} steps were seen");
 }
 
 #[test]
 fn a_crash_while_a_store_is_made_leaves_one_that_can_be_made_again() {
-    for stop_at in 0.. {
+    at_every_step(4, |stop_at| {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("a/store");
-        let crash = Crash::at(stop_at);
+        let machine = Arc::default();
+        let crash = Crash::at(&machine, stop_at);
         let result = LocalStore::create_with_hook(&path, Crash::hook(&crash));
-        LocalStore::create(&path).unwrap();
+        LocalStore::create_with_hook(&path, Crash::hook(&Crash::at(&machine, usize::MAX))).unwrap();
+        machine.lock().unwrap().crash(None);
         assert_clean(&LocalStore::open(&path).unwrap());
-        if result.is_ok() {
-            assert!(stop_at > 4);
-            return;
-        }
-    }
+        result.is_ok()
+    });
 }
 
 #[test]

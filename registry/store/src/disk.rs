@@ -1,19 +1,29 @@
 //! Durable changes of a store directory: every change that a store makes goes through here, step by step.
 //!
-//! Invariant: a file appears under its final name whole and synced, or not at all; when `Disk::publish` has returned,
-//! it survives a crash. A test can stop the disk before any [`Step`], as a crash would.
+//! Invariants: a file appears under its final name whole and synced, or not at all; when `Disk::publish` has returned,
+//! it survives a crash. What is *seen* need not be durable: another process may have been killed between giving a name
+//! and syncing its directory. So before anything rests on a file or a directory that somebody else has made, its name
+//! is made durable here too (`Disk::settle`, `Disk::make_directories`); what is known to be durable is remembered.
+//!
+//! A test can stop the disk before any [`Step`], as a crash would.
 
+use std::collections::BTreeSet;
 use std::io;
-use std::path::Path;
-use std::sync::Arc;
+use std::num::NonZeroUsize;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use fs_err as fs;
+use lru::LruCache;
 
 /// How long a lock of a store is waited for. Locks are held for a few file operations; who holds one longer is stopped
 /// or on a dead network file system.
 const LOCK_DEADLINE: Duration = Duration::from_secs(30);
 const LOCK_POLL: Duration = Duration::from_millis(5);
+/// Durable names that are remembered, some 10 MiB; one that is forgotten costs a sync of its directory.
+const NAMES_KNOWN: NonZeroUsize = NonZeroUsize::new(1 << 16).expect("not zero");
 
 /// One change of the disk, for fault injection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -35,15 +45,57 @@ pub enum Step {
 /// Called before each step; an error stands for the crash.
 pub type Hook = Arc<dyn Fn(Step, &Path) -> io::Result<()> + Send + Sync>;
 
+/// Which file a name was given to. A name that was given anew must be made durable anew.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    device: u64,
+    inode: u64,
+    /// When its inode was changed, which renaming does too, in seconds and nanoseconds; zero for a directory.
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(metadata: &std::fs::Metadata) -> Self {
+        let changed = if metadata.is_dir() { (0, 0) } else { (metadata.ctime(), metadata.ctime_nsec()) };
+        Self { device: metadata.dev(), inode: metadata.ino(), changed }
+    }
+}
+
 /// The disk under a store.
-#[derive(Clone, Default)]
 pub(crate) struct Disk {
     hook: Option<Hook>,
+    /// A directory that is durable: nothing above it is looked at.
+    base: Option<PathBuf>,
+    durable: Mutex<LruCache<PathBuf, Stamp>>,
+}
+
+impl Default for Disk {
+    fn default() -> Self {
+        Self { hook: None, base: None, durable: Mutex::new(LruCache::new(NAMES_KNOWN)) }
+    }
 }
 
 impl Disk {
     pub(crate) fn with_hook(hook: Hook) -> Self {
-        Self { hook: Some(hook) }
+        Self { hook: Some(hook), ..Self::default() }
+    }
+
+    /// Declares a directory durable.
+    pub(crate) fn set_base(&mut self, base: &Path) {
+        self.base = Some(base.to_owned());
+    }
+
+    fn durable(&self) -> MutexGuard<'_, LruCache<PathBuf, Stamp>> {
+        // Every entry stands for itself: a panic elsewhere leaves none that is wrong.
+        self.durable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_durable(&self, path: &Path, stamp: Stamp) -> bool {
+        self.durable().get(path) == Some(&stamp)
+    }
+
+    fn remember(&self, path: &Path, stamp: Stamp) {
+        self.durable().put(path.to_owned(), stamp);
     }
 
     fn step(&self, step: Step, path: &Path) -> io::Result<()> {
@@ -70,34 +122,91 @@ impl Disk {
     /// Makes the file `temporary` durable and gives it its final name, replacing what is there.
     pub(crate) fn publish(&self, temporary: &Path, path: &Path) -> io::Result<()> {
         self.step(Step::SyncFile, temporary)?;
-        fs::OpenOptions::new().write(true).open(temporary)?.sync_all()?;
+        let file = fs::OpenOptions::new().write(true).open(temporary)?;
+        file.sync_all()?;
         let directory = parent(path)?;
         self.make_directories(directory)?;
         self.step(Step::Rename, path)?;
         fs::rename(temporary, path)?;
-        self.sync_directory(directory)
+        // Of our own file: the name may be somebody else's by now.
+        let stamp = Stamp::of(&file.metadata()?);
+        self.sync_directory(directory)?;
+        self.remember(path, stamp);
+        Ok(())
+    }
+
+    /// Makes the names of files durable that others may have given. The first one that is not there is given back, and
+    /// then nothing has been made durable.
+    pub(crate) fn settle(&self, paths: &[PathBuf]) -> io::Result<Option<PathBuf>> {
+        let (mut settled, mut directories) = (Vec::new(), BTreeSet::new());
+        for path in paths {
+            let stamp = match fs::metadata(path) {
+                Ok(metadata) => Stamp::of(&metadata),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Some(path.clone())),
+                Err(error) => return Err(error),
+            };
+            if !self.is_durable(path, stamp) {
+                directories.insert(parent(path)?);
+                settled.push((path, stamp));
+            }
+        }
+        for directory in directories {
+            self.make_directories(directory)?;
+            self.sync_directory(directory)?;
+        }
+        for (path, stamp) in settled {
+            self.remember(path, stamp);
+        }
+        Ok(None)
+    }
+
+    /// Makes durable what a name is now, or that it is none: somebody else may have removed it.
+    pub(crate) fn settle_name(&self, path: &Path) -> io::Result<()> {
+        match self.sync_directory(parent(path)?) {
+            // Nor was it ever there.
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(()),
+            synced => synced,
+        }
     }
 
     /// Removes a file, durably.
     pub(crate) fn remove(&self, path: &Path) -> io::Result<()> {
         self.step(Step::Remove, path)?;
         fs::remove_file(path)?;
+        self.durable().pop(path);
         self.sync_directory(parent(path)?)
     }
 
-    /// Makes a directory and those above it that are missing, durably.
+    /// Makes a directory and those above it that are missing. All of them are durable then, whoever has made them.
     pub(crate) fn make_directories(&self, path: &Path) -> io::Result<()> {
-        if path.is_dir() {
-            return Ok(());
+        let metadata = match fs::metadata(path) {
+            Ok(metadata) => Some(metadata),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        if let Some(metadata) = &metadata {
+            let is_base = self.base.as_deref() == Some(path);
+            if is_base || self.is_durable(path, Stamp::of(metadata)) || is_top(path, metadata)? {
+                return Ok(());
+            }
         }
         let above = parent(path)?;
         self.make_directories(above)?;
-        self.step(Step::MakeDirectory, path)?;
-        match fs::create_dir(path) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            _ => {}
+        if metadata.is_none() {
+            self.step(Step::MakeDirectory, path)?;
+            match fs::create_dir(path) {
+                Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
         }
-        self.sync_directory(above)
+        match self.sync_directory(above) {
+            // Above a store there are directories that only others may read: no writer of stores has made what is in
+            // them.
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && metadata.is_some() => {}
+            synced => synced?,
+        }
+        self.remember(path, Stamp::of(&fs::metadata(path)?));
+        Ok(())
     }
 
     fn sync_directory(&self, path: &Path) -> io::Result<()> {
@@ -106,9 +215,21 @@ impl Disk {
     }
 }
 
+/// Whether no entry leads to a directory that could be lost: the root, the working directory, a mount point.
+fn is_top(path: &Path, metadata: &std::fs::Metadata) -> io::Result<bool> {
+    match path.parent() {
+        None => Ok(true),
+        Some(_) if path == Path::new(".") => Ok(true),
+        Some(_) => Ok(fs::metadata(parent(path)?)?.dev() != metadata.dev()),
+    }
+}
+
 fn parent(path: &Path) -> io::Result<&Path> {
-    path.parent()
-        .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, format!("{} has no parent", path.display())))
+    match path.parent() {
+        Some(above) if above.as_os_str().is_empty() => Ok(Path::new(".")),
+        Some(above) => Ok(above),
+        None => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} has no parent", path.display()))),
+    }
 }
 
 /// A lock that is held until it is dropped, or its process ends.

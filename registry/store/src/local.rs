@@ -51,9 +51,10 @@ impl LocalStore {
     }
 
     fn create_on(path: &Path, disk: Disk) -> Result<Self> {
-        disk.make_directories(path)?;
         let format = path.join(FORMAT_FILE);
-        if !format.exists() {
+        // Whoever writes the format has made the directory durable before, so a store that has one is there for good.
+        if disk.settle(std::slice::from_ref(&format))?.is_some() {
+            disk.make_directories(path)?;
             // A name of its own: two may create one store at a time.
             let temporary = path.join(format!("{FORMAT_FILE}.{}", std::process::id()));
             refuse_foreign_files(path)?;
@@ -71,8 +72,9 @@ impl LocalStore {
         Self::open_on(path, Disk::default())
     }
 
-    fn open_on(path: &Path, disk: Disk) -> Result<Self> {
+    fn open_on(path: &Path, mut disk: Disk) -> Result<Self> {
         check_format(path)?;
+        disk.set_base(path);
         let store = Self {
             root: path.to_owned(),
             disk,
@@ -148,6 +150,11 @@ impl LocalStore {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
             Err(error) => Err(self.io(error)),
         }
+    }
+
+    /// Whether the store has the file of an object. If so it will have it after a crash as well, whoever wrote it.
+    fn settled(&self, object: Object) -> Result<bool> {
+        Ok(self.disk.settle(&[self.object_path(object)]).map_err(|error| self.io(error))?.is_none())
     }
 
     fn io(&self, error: io::Error) -> Error {

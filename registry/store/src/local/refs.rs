@@ -97,11 +97,16 @@ impl LocalStore {
         self.disk.make_directories(&locks).map_err(|error| self.io(error))?;
         let scratch = self.scratch()?;
         let _lock = Lock::take(&locks.join(REFS_LOCK)).map_err(|error| self.io(error))?;
-        let present = self.ref_or_none(name)?;
-        check_expected(name, present.as_ref(), expected)?;
         let path = ref_path(&self.root, name);
+        let present = self.ref_or_none(name)?;
+        if let Err(conflict) = check_expected(name, present.as_ref(), expected) {
+            // Whoever asks again, because it did not hear the answer, takes what it wanted for done.
+            self.settle_ref(&path)?;
+            return Err(conflict);
+        }
         let Some(target) = target else {
             if present.is_none() {
+                self.settle_ref(&path)?;
                 return Err(Error::NotFound { object: format!("ref {name}"), store: self.root.display().to_string() });
             }
             self.disk.remove(&path).map_err(|error| self.io(error))?;
@@ -114,6 +119,15 @@ impl LocalStore {
             .and_then(|()| self.disk.publish(&temporary, &path))
             .map_err(|error| self.io(error))?;
         Ok(Some(record))
+    }
+
+    /// Makes durable that a ref is there, or is not: its writer may have been killed.
+    fn settle_ref(&self, path: &Path) -> Result<()> {
+        let settle = || match self.disk.settle(&[path.to_owned()])? {
+            None => Ok(()),
+            Some(_) => self.disk.settle_name(path),
+        };
+        settle().map_err(|error| self.io(error))
     }
 }
 

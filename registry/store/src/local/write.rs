@@ -1,4 +1,7 @@
 //! Writing to a local store. The order inside each method is the order of trust: parts, then what names them.
+//!
+//! An object's name is given only when what it directly needs is durable, whoever has written that. So whatever is seen
+//! in a store rests on durable parts, however deep, and only its own name may still be lost.
 
 use std::collections::HashMap;
 use std::io;
@@ -69,6 +72,7 @@ impl LocalStore {
         };
         let map = Map::decode(&extents).map_err(|error| damaged(error.into()))?;
         let locations = self.locations_of(map)?;
+        self.settle_packs(&locations.packs)?;
         let scratch = self.scratch()?;
         let temporary = scratch.path().join("locations");
         let publish = || -> io::Result<()> {
@@ -110,6 +114,17 @@ impl LocalStore {
         Ok(Locations { packs: packs.list, records })
     }
 
+    /// Makes packs durable that other writers may have brought.
+    fn settle_packs(&self, packs: &[PackDigest]) -> Result<()> {
+        let paths: Vec<_> = packs.iter().map(|pack| self.object_path(Object::pack(pack))).collect();
+        let Some(lost) = self.disk.settle(&paths).map_err(|error| self.io(error))? else { return Ok(()) };
+        let pack = packs.iter().zip(&paths).find(|(_, path)| **path == lost).map(|(pack, _)| pack);
+        let pack = pack.expect("the path is one of those");
+        // Its chunks are missing from now on.
+        self.index().forget_tables(pack);
+        Err(self.not_found(Object::pack(pack)))
+    }
+
     fn chunk_not_found(&self, chunk: &ChunkDigest) -> Error {
         Error::NotFound { object: format!("chunk {chunk}"), store: self.root.display().to_string() }
     }
@@ -117,7 +132,7 @@ impl LocalStore {
     fn put_json(&self, object: Object, bytes: &[u8]) -> Result<()> {
         let path = self.object_path(object);
         // What is there is replaced only when it is not what it should be.
-        if fs::read(&path).is_ok_and(|present| present == bytes) {
+        if fs::read(&path).is_ok_and(|present| present == bytes) && self.settled(object)? {
             return Ok(());
         }
         let scratch = self.scratch()?;
@@ -167,11 +182,11 @@ impl Store for LocalStore {
     }
 
     fn has_layer(&self, digest: &LayerDigest) -> Result<bool> {
-        Ok(self.exists(Object::layer(digest))? && self.exists(Object::locations(digest))?)
+        Ok(self.settled(Object::layer(digest))? && self.settled(Object::locations(digest))?)
     }
 
     fn has_image(&self, digest: &ImageDigest) -> Result<bool> {
-        self.exists(Object::image(digest))
+        self.settled(Object::image(digest))
     }
 
     fn put_pack(&self, digest: &PackDigest, file: &Path) -> Result<()> {
@@ -226,7 +241,7 @@ impl Store for LocalStore {
             Target::Image(digest) => self.require_image(digest)?,
             Target::Environment(digest) => {
                 let object = Object::environment(digest);
-                if !self.exists(object)? {
+                if !self.settled(object)? {
                     return Err(self.not_found(object));
                 }
             }
