@@ -44,20 +44,23 @@ pub fn find(source: &dyn Source, spec: &Spec) -> Result<(ImageDigest, Image), Er
 /// Shows every ref of a source whose `NAME:TAG` starts with `prefix`, sorted, page by page.
 ///
 /// # Errors
-/// The store's, or whatever `found` answers.
+/// The store's; [`dsec_store::Error::Damaged`] for the first damaged ref, after all others were shown; or whatever `found` answers.
 pub fn each_ref<E: From<dsec_store::Error>>(
     source: &dyn Source,
     prefix: &str,
     found: &mut dyn FnMut(dsec_format::refs::Ref) -> Result<(), E>,
 ) -> Result<(), E> {
     const PAGE: usize = 1000;
-    let mut after: Option<String> = None;
+    let (mut after, mut damaged): (Option<String>, _) = (None, None);
     loop {
         let page = source.list_refs(prefix, after.as_deref(), PAGE)?;
         page.refs.into_iter().try_for_each(&mut *found)?;
+        damaged = damaged.or(page.damaged.into_iter().next());
         after = page.next;
         if after.is_none() {
-            return Ok(());
+            break;
         }
     }
+    // Reading it says what is wrong with it; unless it was mended meanwhile.
+    damaged.map_or(Ok(()), |name| source.read_ref(&name).map(|_| ()).map_err(E::from))
 }

@@ -440,6 +440,35 @@ fn a_registry_that_is_silent_or_absent_is_an_error_in_bounded_time() {
     }
 }
 
+#[test]
+fn a_damaged_ref_is_named_and_the_others_are_listed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("s");
+    let registry = Registry::start(&path, &[]).unwrap();
+    let remote = connect(&registry.url());
+    for name in ["a:1", "b:1", "c:1"] {
+        publish(&remote, name, &[&Sample::seeded(0, 2, 100)]);
+    }
+    fs::write(path.join("refs/b/:1"), "{").unwrap();
+    for store in [&remote as &dyn Source, &LocalStore::open(&path).unwrap()] {
+        for limit in [1, 10] {
+            let (mut names, mut damaged, mut after) = (Vec::new(), Vec::new(), None);
+            loop {
+                let page = store.list_refs("", after.as_deref(), limit).unwrap();
+                names.extend(page.refs.iter().map(|record| record.name.to_string()));
+                damaged.extend(page.damaged.iter().map(ToString::to_string));
+                after = page.next;
+                if after.is_none() {
+                    break;
+                }
+            }
+            assert_eq!((names, damaged), (vec!["a:1".into(), "c:1".into()], vec!["b:1".to_owned()]));
+        }
+    }
+    let error = remote.read_ref(&"b:1".parse().unwrap()).unwrap_err();
+    assert!(matches!(&error, Error::Refused { status: 500, .. }), "the damage is the registry's own: {error}");
+}
+
 /// A small file system of its own. Unmounted when dropped.
 struct SmallDisk {
     directory: tempfile::TempDir,

@@ -27,6 +27,8 @@ pub const STORAGE_BYTES: usize = 32;
 pub const HEADER_BYTES: usize = IDENTITY_BYTES + STORAGE_BYTES;
 /// No layer has more plain metadata, nor a larger plain extent map.
 pub const MAX_BLOB_BYTES: u64 = 16 << 30;
+/// No layer with more plain bytes in both parts is decoded in memory; larger ones are streamed.
+pub const MAX_IN_MEMORY_BYTES: u64 = 1 << 30;
 
 const OBJECT: &str = "layer";
 
@@ -104,6 +106,12 @@ pub enum Error {
     Blob {
         /// `metadata` or `extent map`.
         blob: &'static str,
+    },
+    /// A layer that is sound so far, and too large for memory.
+    #[error("layer has {plain_bytes} plain bytes, too many to decode in memory")]
+    InMemory {
+        /// Plain bytes of both parts, by the identity record.
+        plain_bytes: u64,
     },
     /// An unknown codec.
     #[error(transparent)]
@@ -277,12 +285,17 @@ impl Layer {
     ///
     /// # Errors
     /// The first thing that is wrong. Allocates the sizes of the identity record, after that record has been checked
-    /// against `expected`.
+    /// against `expected`; more than [`MAX_IN_MEMORY_BYTES`] is [`Error::InMemory`] before anything is allocated.
     pub fn decode(bytes: &[u8], expected: &LayerDigest) -> Result<Self, Error> {
         let header = Header::decode(bytes, expected)?;
         let need_bytes = header.stored_bytes();
         if bytes.len() as u64 != need_bytes {
             return Err(Error::Length { need_bytes, have_bytes: bytes.len() as u64 });
+        }
+        // Each is at most `MAX_BLOB_BYTES`.
+        let plain_bytes = header.identity.metadata_bytes.get() + header.identity.extents_bytes.get();
+        if plain_bytes > MAX_IN_MEMORY_BYTES {
+            return Err(Error::InMemory { plain_bytes });
         }
         // The conversions hold: both parts lie inside `bytes`.
         let split =
@@ -342,6 +355,16 @@ mod tests {
         let layer = sample();
         for level in [1, 19] {
             assert_eq!(Layer::decode(&layer.encode(level), &layer.digest()).unwrap(), layer);
+        }
+    }
+
+    #[test]
+    fn plain_sizes_are_bounded_before_anything_is_allocated() {
+        let mut layer = sample();
+        for metadata_bytes in [MAX_IN_MEMORY_BYTES, MAX_BLOB_BYTES] {
+            layer.identity.metadata_bytes = U64::new(metadata_bytes);
+            let plain_bytes = metadata_bytes + layer.extents.len() as u64;
+            assert_eq!(Layer::decode(&layer.encode(3), &layer.digest()), Err(Error::InMemory { plain_bytes }));
         }
     }
 

@@ -33,7 +33,8 @@ pub(crate) async fn list(
 ) -> Result<Response, Failure> {
     let Query(page) = page.map_err(|error| Failure::malformed(error.body_text()))?;
     let limit = page.limit.unwrap_or(PAGE_REFS).clamp(1, PAGE_REFS);
-    let list = app.blocking(move |store| store.list_refs(&page.prefix, page.after.as_deref(), limit)).await?;
+    let list = move |store: &dsec_store::LocalStore| Ok(store.list_refs(&page.prefix, page.after.as_deref(), limit));
+    let list = app.blocking(list).await?.map_err(Failure::of_own)?;
     let bytes = serde_json::to_vec(&list).map_err(|_| Failure::internal("the list cannot be written"))?;
     Ok(json(bytes))
 }

@@ -16,7 +16,7 @@ use crate::error::{Damage, Error};
 use crate::layout::Object;
 
 /// No part of a layer that is held in memory is larger, nor are locations: an extent map of 20 million chunks.
-pub const MAX_IN_MEMORY_BYTES: u64 = 1 << 30;
+pub const MAX_IN_MEMORY_BYTES: u64 = layer::MAX_IN_MEMORY_BYTES;
 
 /// Why a layer cannot be unpacked.
 #[derive(Debug, thiserror::Error)]
@@ -162,6 +162,18 @@ pub fn read_extents(stored: &mut dyn Read, digest: &LayerDigest, store: &str) ->
             allowed_bytes: MAX_IN_MEMORY_BYTES,
         }),
     }
+}
+
+/// Decodes the whole stored layer `digest`. `store` is for errors.
+pub(crate) fn decode(stored: &[u8], digest: &LayerDigest, store: &str) -> Result<layer::Layer, Error> {
+    layer::Layer::decode(stored, digest).map_err(|error| match error {
+        layer::Error::InMemory { plain_bytes } => Error::TooLarge {
+            object: Object::layer(digest).to_string(),
+            have_bytes: plain_bytes,
+            allowed_bytes: MAX_IN_MEMORY_BYTES,
+        },
+        error => damaged(digest, store, error),
+    })
 }
 
 /// The error for a layer in `store` that is damaged.

@@ -7,7 +7,7 @@
 //! Must not be made or dropped on a thread of an async runtime (as `reqwest::blocking`, which it is made of).
 
 mod http;
-mod layer;
+mod object;
 mod upload;
 
 use std::io::Read;
@@ -28,7 +28,7 @@ use fs_err as fs;
 use reqwest::{Method, Url};
 
 use crate::error::{Damage, Error, Result};
-use crate::layer::MAX_IN_MEMORY_BYTES;
+use crate::layer::{self, MAX_IN_MEMORY_BYTES};
 use crate::layout::Object;
 use crate::source::{Source, Store};
 use http::{Call, Failure, Http};
@@ -40,7 +40,9 @@ pub struct Options {
     pub connect_timeout: Duration,
     /// Longest wait for an answer to begin, and for more of it.
     pub progress_timeout: Duration,
-    /// Longest time for one operation with all its repetitions. An upload, or a layer as a stream, is made of many.
+    /// Longest time for one operation with all its repetitions; a wait that has begun before may still use up its own
+    /// timeout. An upload is made of many operations. What may be of any size (a layer, locations, the registry's check
+    /// of what was uploaded) may take longer, by a second for each 64 KiB.
     pub overall_timeout: Duration,
     /// Most tries of one request.
     pub attempts: u32,
@@ -93,6 +95,20 @@ impl RemoteStore {
     fn read_object(&self, object: Object, path: &str, allowed_bytes: u64) -> Result<Vec<u8>> {
         let call = self.http.get(path).of(object.to_string());
         self.http.call(&call, |response| response.bytes(allowed_bytes))
+    }
+
+    /// Reads an object that may be large: after a lost connection it goes on where it was.
+    fn read_large(&self, object: Object, path: &str) -> Result<Vec<u8>> {
+        let reader = object::Reader::open(Arc::clone(&self.http), path, object)?;
+        let (have_bytes, allowed_bytes) = (reader.total(), MAX_IN_MEMORY_BYTES);
+        if have_bytes > allowed_bytes {
+            return Err(Error::TooLarge { object: object.to_string(), have_bytes, allowed_bytes });
+        }
+        let mut bytes = Vec::new();
+        let read = reader.take(allowed_bytes).read_to_end(&mut bytes);
+        // The stream sends the store's own error through the reader.
+        read.map_err(|error| error.downcast::<Error>().unwrap_or_else(Error::Io))?;
+        Ok(bytes)
     }
 
     fn read_json(&self, object: Object) -> Result<Vec<u8>> {
@@ -169,20 +185,20 @@ impl Source for RemoteStore {
 
     fn open_layer(&self, digest: &LayerDigest) -> Result<Box<dyn Read + Send>> {
         let object = Object::layer(digest);
-        let reader = layer::Reader::open(Arc::clone(&self.http), &Self::object_path(object), object)?;
+        let reader = object::Reader::open(Arc::clone(&self.http), &Self::object_path(object), object)?;
         Ok(Box::new(reader))
     }
 
     fn read_layer(&self, digest: &LayerDigest) -> Result<Layer> {
         let object = Object::layer(digest);
-        let bytes = self.read_object(object, &Self::object_path(object), MAX_IN_MEMORY_BYTES)?;
-        Layer::decode(&bytes, digest).map_err(|error| self.damaged(object, error))
+        let bytes = self.read_large(object, &Self::object_path(object))?;
+        layer::decode(&bytes, digest, &self.describe())
     }
 
     fn read_locations(&self, digest: &LayerDigest) -> Result<Locations> {
         let object = Object::locations(digest);
         let path = format!("{}/locations", Self::object_path(Object::layer(digest)));
-        let bytes = self.read_object(object, &path, MAX_IN_MEMORY_BYTES)?;
+        let bytes = self.read_large(object, &path)?;
         Locations::decode(&bytes, digest).map_err(|error| self.damaged(object, error))
     }
 

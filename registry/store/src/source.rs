@@ -28,7 +28,8 @@ pub trait Source: Send + Sync {
     /// [`crate::Error::NotFound`], or the store's failure. The same holds for every method here.
     fn read_ref(&self, name: &RefName) -> Result<Ref>;
 
-    /// Refs whose `NAME:TAG` starts with `prefix`, sorted, after `after`, at most `limit`.
+    /// Refs whose `NAME:TAG` starts with `prefix`, sorted, after `after`, at most `limit`. Damaged ones are named apart:
+    /// reading such a ref says what is wrong with it.
     ///
     /// # Errors
     /// The store's failure.

@@ -29,7 +29,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::refs::{Ref, Target};
+use crate::refs::{Ref, RefName, Target};
 
 /// Header with the offset of an upload, decimal.
 pub const OFFSET_HEADER: &str = "dsec-offset";
@@ -74,6 +74,9 @@ pub enum Expected {
 pub struct RefList {
     /// The refs.
     pub refs: Vec<Ref>,
+    /// Refs on this page that are damaged: of these only the name is known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub damaged: Vec<RefName>,
     /// Where the next page starts; absent on the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<String>,

@@ -17,7 +17,7 @@ use fs_err as fs;
 use super::LocalStore;
 use crate::error::{Damage, Error, Result};
 use crate::index::Refresh;
-use crate::layer::MAX_IN_MEMORY_BYTES;
+use crate::layer::{self, MAX_IN_MEMORY_BYTES};
 use crate::layout::Object;
 use crate::source::Source;
 
@@ -100,7 +100,7 @@ impl Source for LocalStore {
     fn read_layer(&self, digest: &LayerDigest) -> Result<Layer> {
         let object = Object::layer(digest);
         let bytes = self.read_object(object, MAX_IN_MEMORY_BYTES)?;
-        Layer::decode(&bytes, digest).map_err(|error| self.damaged(object, error))
+        layer::decode(&bytes, digest, &self.object_path(object).display().to_string())
     }
 
     fn read_locations(&self, digest: &LayerDigest) -> Result<Locations> {

@@ -59,8 +59,12 @@ impl LocalStore {
         )?;
         let mut list = RefList::default();
         for name in page.values().take(limit) {
-            // One that was removed meanwhile is not listed.
-            list.refs.extend(self.ref_or_none(name)?);
+            match self.ref_or_none(name) {
+                // One that was removed meanwhile is not listed.
+                Ok(record) => list.refs.extend(record),
+                Err(Error::Damaged { .. }) => list.damaged.push(name.clone()),
+                Err(error) => return Err(error),
+            }
         }
         if page.len() > limit {
             list.next = page.keys().take(limit).next_back().cloned();

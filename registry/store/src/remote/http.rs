@@ -20,6 +20,8 @@ use crate::error::{Damage, Error, Result};
 const IDLE_CONNECTION: Duration = Duration::from_secs(20);
 /// No pause is longer, whatever a registry asks for.
 const MAX_PAUSE: Duration = Duration::from_secs(10);
+/// Least rate of what takes longer than [`Options::overall_timeout`]: a slower source is given up.
+const LEAST_BYTES_PER_SECOND: u64 = 64 * 1024;
 /// Longest body of an error that is read, and longest message that is shown.
 const ERROR_BYTES: u64 = 64 * 1024;
 const MESSAGE_CHARS: usize = 300;
@@ -99,11 +101,13 @@ pub(super) struct Failure {
     after: Option<Duration>,
     /// Where an upload is, when that was the problem.
     pub(super) offset: Option<u64>,
+    /// The registry is there, and has not done yet what was asked for.
+    pub(super) unfinished: bool,
 }
 
 impl Failure {
     pub(super) fn last(error: Error) -> Self {
-        Self { error: Box::new(error), again: false, after: None, offset: None }
+        Self { error: Box::new(error), again: false, after: None, offset: None, unfinished: false }
     }
 
     pub(super) fn passing(error: Error) -> Self {
@@ -141,6 +145,7 @@ impl Http {
             .no_proxy()
             .redirect(redirect::Policy::none())
             .connect_timeout(options.connect_timeout)
+            // For each wait: for the head of an answer, and for each further part of its body.
             .timeout(options.progress_timeout)
             .pool_idle_timeout(IDLE_CONNECTION)
             .tcp_nodelay(true)
@@ -165,6 +170,11 @@ impl Http {
         let mut url = self.url.clone();
         url.set_path(&format!("{}{path}", self.url.path()));
         Call { method, url, query: Vec::new(), range: None, offset: None, body: None, object: None, name: None }
+    }
+
+    /// How long something of `bytes` bytes may take in all.
+    pub(super) fn allowed(&self, bytes: u64) -> Duration {
+        self.options.overall_timeout.saturating_add(Duration::from_secs(bytes / LEAST_BYTES_PER_SECOND))
     }
 
     /// Sends a call, again when that may help, until `read` has made something of the answer.
@@ -207,7 +217,8 @@ impl Http {
         true
     }
 
-    /// Sends a call once; an answer with a bad status is a failure.
+    /// Sends a call once; an answer with a bad status is a failure. The answer may end after `deadline`: whoever reads it
+    /// looks at the clock.
     pub(super) fn once<'a>(&self, call: &'a Call, deadline: Instant) -> Result<Answer<'a>, Failure> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let mut url = call.url.clone();
@@ -215,10 +226,11 @@ impl Http {
             url.query_pairs_mut().extend_pairs(&call.query);
         }
         let left = deadline.saturating_duration_since(Instant::now());
-        let mut request = self
-            .client
-            .request(call.method.clone(), url)
-            .timeout(self.options.progress_timeout.min(left.max(Duration::from_millis(1))));
+        let mut request = self.client.request(call.method.clone(), url);
+        // A timeout of a request is for all of it, the body of the answer too: only for the last one before the deadline.
+        if left < self.options.progress_timeout {
+            request = request.timeout(left.max(Duration::from_millis(1)));
+        }
         if let Some(value) = &self.authorization {
             request = request.header(AUTHORIZATION, value.clone());
         }
@@ -232,7 +244,10 @@ impl Http {
         if let Some(body) = &call.body {
             request = request.body(body.clone());
         }
-        let response = request.send().map_err(|error| Failure::passing(call.unreachable(error.without_url())))?;
+        let response = request.send().map_err(|error| Failure {
+            unfinished: error.is_timeout() && !error.is_connect(),
+            ..Failure::passing(call.unreachable(error.without_url()))
+        })?;
         let mut answer = Answer { call, response, deadline };
         if answer.response.status().is_success() { Ok(answer) } else { Err(answer.refusal(&self.shown)) }
     }
@@ -350,6 +365,7 @@ impl Answer<'_> {
             again,
             after: after.map(Duration::from_secs),
             offset,
+            unfinished: matches!(status.as_u16(), 429 | 503),
         }
     }
 

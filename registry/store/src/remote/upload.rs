@@ -9,7 +9,7 @@ use dsec_format::protocol::registry::Upload;
 use fs_err as fs;
 use reqwest::Method;
 
-use super::http::{Failure, Http};
+use super::http::{Call, Failure, Http};
 use crate::error::{Error, Result};
 
 /// Uploads a file and lets it become `what` (`pack` or `layer`, and the digest). `is_there` asks whether it has.
@@ -31,7 +31,7 @@ pub(super) fn upload(
     }
     let mut call = http.request(Method::PUT, &path).of(format!("{} {}", what.0, what.1)).with(Bytes::new());
     call.query.push(what);
-    match http.call_counted(&call, |_| Ok(())) {
+    match finish(http, &call, total) {
         // The first try may have done it, with its answer lost: then the upload is gone and the object is there.
         (Err(error @ Error::NotFound { .. }), tries) if tries > 1 => {
             if is_there()? {
@@ -41,6 +41,26 @@ pub(super) fn upload(
             }
         }
         (result, _) => result,
+    }
+}
+
+/// Lets an upload of `bytes` bytes become what it is; gives the number of tries as well. The registry checks all of it
+/// before it answers: until then it is asked again, and says that somebody has the upload locked.
+fn finish(http: &Http, call: &Call, bytes: u64) -> (Result<()>, u32) {
+    let deadline = Instant::now() + http.allowed(bytes);
+    let (mut tries, mut failures) = (0, 0);
+    loop {
+        tries += 1;
+        let failure = match http.once(call, deadline) {
+            Ok(_) => return (Ok(()), tries),
+            Err(failure) => failure,
+        };
+        if !failure.unfinished {
+            failures += 1;
+        }
+        if !http.pause(&failure, failures, deadline) {
+            return (Err(*failure.error), tries);
+        }
     }
 }
 
@@ -84,6 +104,10 @@ fn send_piece(http: &Http, path: &str, file: &fs::File, offset: u64, total: u64)
         }
         let next =
             http.call(&http.request(Method::HEAD, path).of("the upload".to_owned()), |answer| answer.offset())?;
+        if next > start {
+            // Slow is not broken.
+            tries = 0;
+        }
         arrived = within(&call_range(offset, length), next).ok_or_else(|| odd(http, path))?;
     }
     Ok(offset + length as u64)

@@ -1,8 +1,10 @@
-//! A layer as a stream that survives lost connections: it goes on where it was, with a ranged request.
+//! An object as a stream that survives lost connections: it goes on where it was, with a ranged request.
+//!
+//! All of it is bounded: a source that goes on, but more slowly than a least rate, is given up.
 
 use std::io::{self, Read};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use reqwest::blocking::Response;
 
@@ -19,19 +21,47 @@ pub(super) struct Reader {
     response: Option<Response>,
     /// Failures since there was progress.
     failures: u32,
+    /// Time that was spent on waiting for the registry; what the caller does meanwhile does not count.
+    waited: Duration,
 }
 
 impl Reader {
     /// Opens the stream: an object that is not there is an error here, not in the first read.
     pub(super) fn open(http: Arc<Http>, path: &str, object: Object) -> Result<Self> {
-        let mut reader = Self { http, path: path.to_owned(), object, offset: 0, total: 0, response: None, failures: 0 };
-        reader.reconnect()?;
+        let mut reader = Self {
+            http,
+            path: path.to_owned(),
+            object,
+            offset: 0,
+            total: 0,
+            response: None,
+            failures: 0,
+            waited: Duration::ZERO,
+        };
+        reader.timed(Self::reconnect)?;
         Ok(reader)
     }
 
+    /// Bytes of the whole object.
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    fn timed<T>(&mut self, wait: impl FnOnce(&mut Self) -> T) -> T {
+        let start = Instant::now();
+        let result = wait(self);
+        self.waited = self.waited.saturating_add(start.elapsed());
+        result
+    }
+
+    /// How much longer may be waited, at the least rate.
+    fn left(&self) -> Duration {
+        self.http.allowed(self.offset).saturating_sub(self.waited)
+    }
+
     fn reconnect(&mut self) -> Result<()> {
+        let deadline = Instant::now() + self.left();
         loop {
-            let deadline = Instant::now() + self.http.options.overall_timeout;
             match self.connect(deadline) {
                 Ok(()) => return Ok(()),
                 Err(failure) => {
@@ -58,24 +88,25 @@ impl Reader {
         Ok(())
     }
 
+    fn unreachable(&self, source: Box<dyn std::error::Error + Send + Sync>) -> Error {
+        Error::Unreachable { url: format!("{}/{}", self.http.url(), self.path), source }
+    }
+
     fn lost(&mut self, source: Box<dyn std::error::Error + Send + Sync>) -> Result<()> {
         self.response = None;
         self.failures += 1;
-        let url = format!("{}/{}", self.http.url(), self.path);
-        let failure = Failure::passing(Error::Unreachable { url, source });
-        let deadline = Instant::now() + self.http.options.overall_timeout;
-        if !self.http.pause(&failure, self.failures, deadline) {
+        let failure = Failure::passing(self.unreachable(source));
+        if !self.http.pause(&failure, self.failures, Instant::now() + self.left()) {
             return Err(*failure.error);
         }
         self.reconnect()
     }
-}
 
-impl Read for Reader {
-    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+    /// The next bytes, after as many reconnections as it takes; none at the end.
+    fn next(&mut self, buffer: &mut [u8]) -> Result<usize> {
         while self.offset < self.total && !buffer.is_empty() {
             let Some(response) = &mut self.response else {
-                self.reconnect().map_err(io::Error::other)?;
+                self.reconnect()?;
                 continue;
             };
             let lost = match response.read(buffer) {
@@ -87,8 +118,17 @@ impl Read for Reader {
                 }
                 Err(error) => error.into(),
             };
-            self.lost(lost).map_err(io::Error::other)?;
+            self.lost(lost)?;
         }
         Ok(0)
+    }
+}
+
+impl Read for Reader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.left().is_zero() {
+            return Err(io::Error::other(self.unreachable("the answer comes too slowly".into())));
+        }
+        self.timed(|reader| reader.next(buffer)).map_err(io::Error::other)
     }
 }
