@@ -13,12 +13,10 @@ mod print;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 /// Runs the command line of this process; its exit code.
 #[must_use]
 pub fn main() -> ExitCode {
-    let args = match args::Args::try_parse() {
+    let args = match args::Args::of(std::env::args_os()) {
         Ok(args) => args,
         Err(error) => {
             // Help and version are no failures; a closed pipe is nobody's.
