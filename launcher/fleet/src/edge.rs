@@ -35,6 +35,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustix::process::{getpriority_process, setpriority_process};
 use tokio::sync::Semaphore;
 
 /// An edge. All its parts, shared by every request.
@@ -55,6 +56,8 @@ pub(crate) struct Edge {
     removing: Semaphore,
     starting: Semaphore,
     copying: Semaphore,
+    /// Places for commands that run, or have left something running.
+    commands: Arc<Semaphore>,
 }
 
 impl Edge {
@@ -79,6 +82,34 @@ fn now_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// While it lives, its thread gives way to others.
+struct LowPriority {
+    before: Option<i32>,
+}
+
+impl LowPriority {
+    /// A tenth of what another thread gets, where both want the same core.
+    const NICE: i32 = 10;
+
+    fn take() -> Self {
+        // On Linux this is a thread's, and a thread's id is what is asked for. Where it is refused, nothing changes.
+        let thread = Some(rustix::thread::gettid());
+        let before = getpriority_process(thread).ok();
+        let taken = before.is_some_and(|before| before < Self::NICE && setpriority_process(thread, Self::NICE).is_ok());
+        Self { before: before.filter(|_| taken) }
+    }
+}
+
+impl Drop for LowPriority {
+    fn drop(&mut self) {
+        if let Some(before) = self.before
+            && let Err(error) = setpriority_process(Some(rustix::thread::gettid()), before)
+        {
+            tracing::warn!(%error, "a thread keeps its low priority");
+        }
+    }
+}
+
 /// Runs what blocks on the pool, when the semaphore has a place.
 async fn blocking<T, F>(places: &Semaphore, work: F) -> Result<T, Error>
 where
@@ -88,4 +119,19 @@ where
     // Semaphores are closed only when the edge is dropped.
     let _place = places.acquire().await.map_err(|_| Error::Stopping)?;
     tokio::task::spawn_blocking(work).await.map_err(|_| Error::Lost)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_gets_its_priority_back() {
+        let nice = || getpriority_process(Some(rustix::thread::gettid())).unwrap();
+        let before = nice();
+        let low = LowPriority::take();
+        assert_eq!(nice(), before.max(LowPriority::NICE));
+        drop(low);
+        assert!(nice() == before || !rustix::process::geteuid().is_root());
+    }
 }

@@ -3,8 +3,7 @@
 use crate::cgroup::{self, Groups, Layout};
 use crate::closer::Closer;
 use crate::directory;
-use crate::init::{self, DEV, GATE_IDS, GATE_ROOT, NEW_NAMESPACES, ROOT, SYS, Step};
-use crate::networks::{self, Networks};
+use crate::init::{self, DEV, GATE_IDS, GATE_ROOT, NAMESPACES, ROOT, SYS, Step};
 use crate::policy::{self, MASKS, Mask};
 use crate::process::Children;
 use crate::remove;
@@ -15,7 +14,6 @@ use crate::system::{self, Systems};
 use crate::template::{self, Template};
 use dsec_sys::child::{self, Options, Staged};
 use dsec_sys::limits::Limit;
-use dsec_sys::ns::NetworkIn;
 use dsec_sys::reaper::Reaper;
 use dsec_sys::seccomp::Filter;
 use rustix::io::Errno;
@@ -40,9 +38,6 @@ pub enum Error {
     /// Its system layer.
     #[error(transparent)]
     System(#[from] system::Error),
-    /// Its network.
-    #[error(transparent)]
-    Network(#[from] networks::Error),
     /// Its root.
     #[error(transparent)]
     Root(#[from] root::Error),
@@ -133,7 +128,6 @@ pub(crate) struct Shared {
     pub(crate) template: Template,
     pub(crate) systems: Systems,
     closer: Closer,
-    networks: Networks,
     pub(crate) children: Children,
     pub(crate) reaper: Reaper,
     pub(crate) filter: Filter,
@@ -170,7 +164,6 @@ impl Runtime {
             systems: Systems::new()
                 .map_err(|errno| Error::Process { what: "mount the tmpfs of system layers", errno })?,
             closer: Closer::new()?,
-            networks: Networks::new()?,
             children: Children::default(),
             reaper: Reaper::new().map_err(|errno| Error::Process { what: "write the reaper into a memfd", errno })?,
             filter: policy::build()?,
@@ -204,13 +197,8 @@ impl Runtime {
         groups.create(&spec.limits)?;
         let cgroup = groups.open()?;
         let program = init::program(spec, groups, &self.shared);
-        let options = Options { namespaces: flags(NEW_NAMESPACES), cgroup: Some(cgroup.as_fd()) };
-        let network = self.shared.networks.take()?;
-        let furnished = {
-            let _born = NetworkIn::enter(network.as_fd(), self.shared.networks.own())
-                .map_err(|errno| Error::Process { what: "enter the network namespace of a sandbox", errno })?;
-            child::stage(&program, options, |staged| self.furnish(spec, staged))
-        };
+        let options = Options { namespaces: flags(NAMESPACES), cgroup: Some(cgroup.as_fd()) };
+        let furnished = child::stage(&program, options, |staged| self.furnish(spec, staged));
         let (child, spent) = furnished.map_err(|error| error.of(&spec.id))?;
         self.shared.closer.close(spent);
         Sandbox::new(self.shared.clone(), spec, child)

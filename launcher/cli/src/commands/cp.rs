@@ -72,7 +72,9 @@ fn split(path: &str) -> Result<(Local, String), Failure> {
             &whole
         }
     };
-    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let name = path.file_name().unwrap_or_default();
+    let name =
+        name.to_str().ok_or_else(|| files::Error::Name { name: name.to_string_lossy().into_owned() })?.to_owned();
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     Ok((Local::open(parent)?, name))
 }

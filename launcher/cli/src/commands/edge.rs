@@ -16,17 +16,22 @@ const WORKERS: usize = 2;
 /// Threads for what blocks: creations, removals, starts and copies are bounded below this by the edge itself.
 const BLOCKING: usize = 128;
 
+/// Open files that a command costs: three pipes, and its process twice. Commands together get half of all.
+const COMMAND_FILES: usize = 5;
+
 /// `dsec edge`.
 pub(crate) fn edge(edge: Edge, socket: PathBuf) -> Result<ExitCode, Failure> {
     let stderr = io::stderr().is_terminal();
     tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(stderr).with_max_level(edge.log).init();
-    raise_open_files().map_err(|source| Failure::Local { what: "raise the limit of open files", source })?;
+    let open_files =
+        raise_open_files().map_err(|source| Failure::Local { what: "raise the limit of open files", source })?;
     let mut config = Config::new(
         absolute(edge.root)?,
         absolute(edge.socket.unwrap_or(socket))?,
         absolute(edge.mountd)?,
         memory_bytes().map_err(|source| Failure::Local { what: "read the size of the memory", source })?,
     );
+    config.commands = config.commands.min(open_files / 2 / COMMAND_FILES);
     config.ids.base = edge.id_base.unwrap_or(config.ids.base);
     config.ids.count = edge.id_ranges.unwrap_or(config.ids.count);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -56,11 +61,12 @@ fn absolute(path: PathBuf) -> Result<PathBuf, Failure> {
     std::path::absolute(path).map_err(|source| Failure::Local { what: "find the current directory", source })
 }
 
-/// A command has three descriptors or four, and there are thousands of sandboxes.
-fn raise_open_files() -> io::Result<()> {
+/// There are thousands of sandboxes, each with commands. How many open files there may be.
+fn raise_open_files() -> io::Result<usize> {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    Ok(setrlimit(Resource::Nofile, limit)?)
+    setrlimit(Resource::Nofile, limit)?;
+    Ok(limit.current.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX))
 }
 
 fn memory_bytes() -> io::Result<u64> {

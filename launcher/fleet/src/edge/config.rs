@@ -49,8 +49,13 @@ pub struct Config {
     pub parallel: usize,
     /// Copies of files that run at once.
     pub copies: usize,
+    /// Commands that run at once, in all sandboxes together. Each costs the edge five descriptors.
+    pub commands: usize,
     /// Connections at once.
     pub connections: usize,
+    /// How long a request may take for its head or, where it is no stream, for its body; and how long the body of an
+    /// upload or the reader of a download may stand still.
+    pub progress: Duration,
 }
 
 impl Config {
@@ -82,7 +87,9 @@ impl Config {
             warm_images: 64,
             parallel: cores * 2,
             copies: 16,
+            commands: 16_384,
             connections: 8192,
+            progress: Duration::from_secs(60),
         }
     }
 }

@@ -7,11 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use dsec_format::ImageDigest;
 use dsec_format::protocol::edge::{CreateRequest, Sandbox, State};
 use dsec_sandbox::{Id, Limits};
-use tokio::sync::{Mutex as AsyncMutex, RwLock, watch};
+use tokio::sync::{Mutex as AsyncMutex, RwLock, Semaphore, watch};
 
 use super::error::Error;
 use super::exec::Exec;
 use super::journal::{Record, Standing};
+
+/// Commands that may run at once in one sandbox. Each costs the edge five descriptors.
+pub(crate) const COMMANDS_MAX: usize = 1024;
 
 /// Where a sandbox is in its life, as long as the edge runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +50,8 @@ pub(crate) struct Entry {
     /// Read by what changes the sandbox's files or starts commands, written by a hold.
     pub gate: Arc<RwLock<()>>,
     held: AtomicBool,
+    /// Places for commands that run, or have left something running.
+    pub commands: Arc<Semaphore>,
     /// Held while it is made or removed, so that the one waits for the other; true once it is removed.
     pub removed: AsyncMutex<bool>,
 }
@@ -62,6 +67,7 @@ impl Entry {
             failure: OnceLock::new(),
             execs: Mutex::default(),
             gate: Arc::default(),
+            commands: Arc::new(Semaphore::new(COMMANDS_MAX)),
             held: AtomicBool::new(false),
             removed: AsyncMutex::new(false),
         })
@@ -140,10 +146,11 @@ impl Entry {
     /// The sandbox, if it takes requests.
     ///
     /// # Errors
-    /// [`Error::Leaving`].
+    /// [`Error::Leaving`], [`Error::NotUp`].
     pub(crate) fn live(&self) -> Result<Arc<Live>, Error> {
         match (self.phase(), self.live.get()) {
             (Phase::Running, Some(live)) => Ok(Arc::clone(live)),
+            (Phase::Creating, _) => Err(Error::NotUp { id: self.id().to_string() }),
             _ => Err(Error::Leaving { id: self.id().to_string() }),
         }
     }

@@ -91,6 +91,26 @@ pub enum Error {
         /// The sandbox.
         id: String,
     },
+    /// The sandbox is being made, or taken over from a former edge.
+    #[error("sandbox {id} is not up yet")]
+    NotUp {
+        /// The sandbox.
+        id: String,
+    },
+    /// So many commands run that another one would take descriptors that others need.
+    #[error("{most} commands run in {what} already")]
+    Commands {
+        /// Where.
+        what: String,
+        /// The most.
+        most: usize,
+    },
+    /// A client stood still in the middle of its request.
+    #[error("the request stood still for {after_ms} ms")]
+    Stalled {
+        /// How long it was waited for.
+        after_ms: u128,
+    },
     /// Someone holds it.
     #[error("sandbox {id} is held already")]
     Held {
@@ -189,6 +209,7 @@ impl Error {
             Self::Body(_)
             | Self::BodySize { .. }
             | Self::Query { .. }
+            | Self::Stalled { .. }
             | Self::NoCommand { .. }
             | Self::Variable { .. }
             | Self::Spec(_) => ErrorKind::BadRequest,
@@ -197,6 +218,8 @@ impl Error {
                 ErrorKind::Conflict
             }
             Self::HeldTooLong { .. }
+            | Self::NotUp { .. }
+            | Self::Commands { .. }
             | Self::Stopping
             | Self::Descriptors { .. }
             | Self::Ids(ids::Error::Exhausted { .. }) => ErrorKind::Unavailable,

@@ -13,7 +13,7 @@ use dsec_sandbox::{Ended, Process};
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::unix::pipe::Sender;
-use tokio::sync::{Mutex as AsyncMutex, MutexGuard, watch};
+use tokio::sync::{Mutex as AsyncMutex, MutexGuard, OwnedSemaphorePermit, watch};
 
 use super::error::Error;
 use super::output::Output;
@@ -46,6 +46,13 @@ pub(crate) struct Pipes {
     pub stdout: OwnedFd,
     /// From its standard error.
     pub stderr: OwnedFd,
+}
+
+/// A command's place among those that run. It is kept until the last descriptor of the command is closed.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(super) _of_sandbox: OwnedSemaphorePermit,
+    pub(super) _of_edge: OwnedSemaphorePermit,
 }
 
 impl Exec {
@@ -153,18 +160,20 @@ impl Exec {
         pipes: Pipes,
         timeout: Option<Duration>,
         drain: Duration,
+        place: Place,
     ) -> Result<impl Future<Output = Arc<Process>> + Send + use<>, Error> {
         let process = Arc::new(process);
         let watched = Watched::new(self, &process, pipes).inspect_err(|_| {
             // The caller tells of the error; a process that nobody watches must not stay.
-            let _ = process.kill();
+            let process = Arc::clone(&process);
+            drop(tokio::task::spawn_blocking(move || process.kill()));
             self.stdout.end();
             self.stderr.end();
             self.publish(Reason::InfraLost);
         });
         let watched = watched.map_err(|source| Error::Watch { exec: self.id.clone(), source })?;
         *self.process.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&process));
-        Ok(watched.until_end(Arc::clone(self), process, timeout, drain))
+        Ok(watched.until_end(Arc::clone(self), process, timeout, drain, place))
     }
 
     /// Its standard input, for one writer at a time.
@@ -235,6 +244,7 @@ impl Watched {
         process: Arc<Process>,
         timeout: Option<Duration>,
         drain: Duration,
+        place: Place,
     ) -> Arc<Process> {
         let (ended, leader_ended) = watch::channel(false);
         let leader = async {
@@ -261,8 +271,13 @@ impl Watched {
             *stdin = None;
         }
         *exec.process.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        let place = Arc::new(place);
         for left in [stdout, stderr].into_iter().flatten() {
-            tokio::spawn(left.discard());
+            let place = Arc::clone(&place);
+            tokio::spawn(async move {
+                left.discard().await;
+                drop(place);
+            });
         }
         process
     }

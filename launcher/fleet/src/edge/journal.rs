@@ -84,6 +84,40 @@ pub enum Error {
     /// The disk refuses.
     #[error("the journal cannot be written")]
     Io(#[source] std::io::Error),
+    /// A record is there and cannot be read, so nobody can tell whether its sandbox runs.
+    #[error("record {} cannot be read", path.display())]
+    Read {
+        /// The record.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A record of this boot that another edge wrote.
+    #[error("record {} has version {found}, this edge reads version {VERSION}; start the edge that wrote it", path.display())]
+    Version {
+        /// The record.
+        path: PathBuf,
+        /// Its version.
+        found: u32,
+    },
+    /// A record is whole and says what none of this version says.
+    #[error("record {} is not one of this edge", path.display())]
+    Foreign {
+        /// The record.
+        path: PathBuf,
+        /// What is wrong with it.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A record lies under the name of another sandbox.
+    #[error("record {} is that of sandbox {id}", path.display())]
+    Misplaced {
+        /// The record.
+        path: PathBuf,
+        /// Whose it is.
+        id: Id,
+    },
     /// A record cannot be put in words.
     #[error("the record of sandbox {id} cannot be encoded")]
     Encode {
@@ -101,6 +135,13 @@ impl From<std::io::Error> for Error {
     }
 }
 
+/// What of a record can be read whatever its version.
+#[derive(Debug, Deserialize)]
+struct Head {
+    version: u32,
+    boot: String,
+}
+
 /// The journal of one edge.
 #[derive(Debug)]
 pub(super) struct Journal {
@@ -113,7 +154,7 @@ pub(super) struct Journal {
 pub(crate) enum Found {
     /// A record of this boot.
     Record(Box<Record>),
-    /// A name without a readable record of this boot: to be removed.
+    /// A name with no record, a torn one, or one of another boot: to be removed.
     Remains(String),
 }
 
@@ -186,27 +227,45 @@ impl Journal {
         Ok(())
     }
 
-    /// All that is in the journal.
+    /// All that is in the journal. Only what certainly belongs to no running sandbox is [`Found::Remains`].
     ///
     /// # Errors
-    /// [`Error::Io`].
+    /// [`Error::Io`]; [`Error::Read`], [`Error::Version`], [`Error::Foreign`], [`Error::Misplaced`] when a sandbox may
+    /// run whose record this edge does not understand.
     pub(super) fn load(&self) -> Result<Vec<Found>, Error> {
         let mut all = Vec::new();
         for entry in fs_err::read_dir(&self.directory)? {
             let name = entry?.file_name().to_string_lossy().into_owned();
-            let record =
-                fs_err::read(self.directory.join(&name).join(STATE)).ok().and_then(|bytes| self.decode(&bytes));
-            all.push(match record {
+            let path = self.directory.join(&name).join(STATE);
+            all.push(match self.read(&path)? {
                 Some(record) if record.id.as_str() == name => Found::Record(Box::new(record)),
-                _ => Found::Remains(name),
+                Some(record) => return Err(Error::Misplaced { path, id: record.id }),
+                None => Found::Remains(name),
             });
         }
         Ok(all)
     }
 
-    fn decode(&self, bytes: &[u8]) -> Option<Record> {
-        let record: Record = serde_json::from_slice(bytes).ok()?;
-        (record.version == VERSION && record.boot == self.boot).then_some(record)
+    /// A record of this boot, if there is one.
+    fn read(&self, path: &Path) -> Result<Option<Record>, Error> {
+        use std::io::ErrorKind::{NotADirectory, NotFound};
+        let bytes = match fs_err::read(path) {
+            Err(error) if matches!(error.kind(), NotFound | NotADirectory) => return Ok(None),
+            other => other.map_err(|source| Error::Read { path: path.to_owned(), source })?,
+        };
+        let foreign = |source| Error::Foreign { path: path.to_owned(), source };
+        let head: Head = match serde_json::from_slice(&bytes) {
+            // Torn: the first record of a sandbox, which is written in place, or any after a crash of the machine.
+            Err(error) if error.is_eof() || error.is_syntax() => return Ok(None),
+            other => other.map_err(foreign)?,
+        };
+        if head.boot != self.boot {
+            return Ok(None);
+        }
+        if head.version != VERSION {
+            return Err(Error::Version { path: path.to_owned(), found: head.version });
+        }
+        serde_json::from_slice(&bytes).map(Some).map_err(foreign)
     }
 }
 
@@ -214,5 +273,67 @@ fn ignore_absent(result: std::io::Result<()>) -> std::io::Result<()> {
     match result {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
         other => other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn journal() -> (tempfile::TempDir, Journal, PathBuf) {
+        let root = tempfile::tempdir().unwrap();
+        let journal = Journal::open(root.path()).unwrap();
+        let request = serde_json::from_str(r#"{"image":"base"}"#).unwrap();
+        let record = journal.reserve("aaaaa-bbbb".parse().unwrap(), request, Limits::default(), 1 << 16, 0);
+        journal.write(&record).unwrap();
+        let path = journal.directory(&record.id).join(STATE);
+        (root, journal, path)
+    }
+
+    fn with(path: &Path, change: impl FnOnce(&mut serde_json::Value)) {
+        let mut record = serde_json::from_slice(&fs_err::read(path).unwrap()).unwrap();
+        change(&mut record);
+        fs_err::write(path, serde_json::to_vec(&record).unwrap()).unwrap();
+    }
+
+    #[test]
+    fn what_is_torn_or_of_another_boot_is_remains() {
+        let (_root, journal, path) = journal();
+        assert!(matches!(journal.load().unwrap().as_slice(), [Found::Record(_)]));
+        let whole = fs_err::read(&path).unwrap();
+        for cut in [0, 1, whole.len() / 2, whole.len() - 1] {
+            fs_err::write(&path, &whole[..cut]).unwrap();
+            assert!(matches!(journal.load().unwrap().as_slice(), [Found::Remains(_)]), "{cut}");
+        }
+        fs_err::write(&path, [0; 100]).unwrap();
+        assert!(matches!(journal.load().unwrap().as_slice(), [Found::Remains(_)]));
+        fs_err::write(&path, &whole).unwrap();
+        with(&path, |record| record["boot"] = "another".into());
+        with(&path, |record| record["version"] = 7.into());
+        assert!(matches!(journal.load().unwrap().as_slice(), [Found::Remains(_)]));
+        fs_err::remove_file(&path).unwrap();
+        assert!(matches!(journal.load().unwrap().as_slice(), [Found::Remains(_)]));
+    }
+
+    #[test]
+    fn what_may_be_a_running_sandbox_stops_the_start() {
+        let (_root, journal, path) = journal();
+        let whole = fs_err::read(&path).unwrap();
+        with(&path, |record| record["version"] = 2.into());
+        let error = journal.load().unwrap_err();
+        assert!(
+            matches!(error, Error::Version { found: 2, .. }) && error.to_string().contains("state.json"),
+            "{error}"
+        );
+        fs_err::write(&path, &whole).unwrap();
+        with(&path, |record| record["step"] = serde_json::json!({"at": "floating"}));
+        assert!(matches!(journal.load(), Err(Error::Foreign { .. })));
+        fs_err::write(&path, &whole).unwrap();
+        with(&path, |record| record["id"] = "aaaaa-cccc".into());
+        assert!(matches!(journal.load(), Err(Error::Misplaced { .. })));
+        fs_err::remove_file(&path).unwrap();
+        fs_err::create_dir(&path).unwrap();
+        assert!(matches!(journal.load(), Err(Error::Read { .. })));
+        fs_err::remove_dir(&path).unwrap();
     }
 }

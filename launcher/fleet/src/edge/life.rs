@@ -12,12 +12,12 @@ use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::sync::OwnedRwLockReadGuard;
 
-use super::entry::{Entry, Live, Phase};
+use super::entry::{COMMANDS_MAX, Entry, Live, Phase};
 use super::error::Error;
-use super::exec::{Exec, Pipes};
+use super::exec::{Exec, Pipes, Place};
 use super::journal::{Standing, Step};
 use super::stream::Readers;
-use super::{Edge, blocking, now_ms};
+use super::{Edge, LowPriority, blocking, now_ms};
 
 /// What a sandbox's environment begins with, unless the image says otherwise.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -28,7 +28,7 @@ impl Edge {
         let (entry, new) = self.reserve(request, false)?;
         if new {
             let (edge, entry) = (Arc::clone(self), Arc::clone(&entry));
-            tokio::spawn(async move { edge.make(&entry).await });
+            tokio::spawn(async move { edge.make(&entry, |_| ()).await });
         }
         entry.wait_made().await?;
         Ok(entry)
@@ -69,24 +69,37 @@ impl Edge {
         Ok(limits)
     }
 
-    /// Makes a reserved sandbox. When it fails, nothing is left of it. Not to be dropped half way: call it in a task.
-    pub(crate) async fn make(self: &Arc<Self>, entry: &Arc<Entry>) {
+    /// Makes a reserved sandbox and does `then` with it, on the thread that has made it. When it cannot be made, nothing is
+    /// left of it and the entry knows why. Not to be dropped half way: call it in a task.
+    pub(crate) async fn make<T: Send + 'static>(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        then: impl FnOnce(&Live) -> T + Send + 'static,
+    ) -> Option<T> {
         let made = {
             let removed = entry.removed.lock().await;
             // Its removal may have been asked for, and done, before it began.
-            if *removed { return } else { self.try_make(entry).await }
+            if *removed { return None } else { self.try_make(entry, then).await }
         };
-        if let Err(error) = made {
-            let error = entry.failed(error);
-            tracing::info!(sandbox = %entry.id(), error = %super::chain(&*error), "sandbox not made");
-            entry.leaving();
-            if let Err(error) = self.remove(entry).await {
-                tracing::error!(sandbox = %entry.id(), error = %super::chain(&error), "its remains stay for now");
+        match made {
+            Ok(done) => return Some(done),
+            Err(error) => {
+                let error = entry.failed(error);
+                tracing::info!(sandbox = %entry.id(), error = %super::chain(&*error), "sandbox not made");
             }
         }
+        entry.leaving();
+        if let Err(error) = self.remove(entry).await {
+            tracing::error!(sandbox = %entry.id(), error = %super::chain(&error), "its remains stay for now");
+        }
+        None
     }
 
-    async fn try_make(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), Error> {
+    async fn try_make<T: Send + 'static>(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        then: impl FnOnce(&Live) -> T + Send + 'static,
+    ) -> Result<T, Error> {
         let reserved = {
             let (edge, entry) = (Arc::clone(self), Arc::clone(entry));
             tokio::task::spawn_blocking(move || edge.journal.write(&entry.reserved))
@@ -95,7 +108,11 @@ impl Edge {
         reserved.map_err(|_| Error::Lost)??;
         let mounted = mounted?;
         let (edge, made) = (Arc::clone(self), Arc::clone(entry));
-        blocking(&self.creating, move || edge.make_from(&made, mounted)).await?
+        blocking(&self.creating, move || {
+            edge.make_from(&made, mounted)?;
+            Ok(then(&*made.live()?))
+        })
+        .await?
     }
 
     /// Has the layers mounted; gives up waiting when the sandbox is no longer wanted.
@@ -183,7 +200,13 @@ impl Edge {
             return Ok(());
         }
         let (edge, leaving) = (Arc::clone(self), Arc::clone(entry));
-        blocking(&self.removing, move || edge.remove_all(&leaving)).await??;
+        // Nobody waits for the removal of a run's sandbox, and the next run should not either; but it must not fall behind.
+        let gives_way = entry.reserved.ephemeral && self.removing.available_permits() > self.config.parallel / 2;
+        blocking(&self.removing, move || {
+            let _low = gives_way.then(LowPriority::take);
+            edge.remove_all(&leaving)
+        })
+        .await??;
         self.images.release(entry.id().as_str());
         self.ranges.give_back(entry.reserved.id_base);
         self.table.forget(entry);
@@ -218,24 +241,76 @@ impl Edge {
         let live = entry.live()?;
         let timeout_ms = request.timeout_ms;
         let command = Command::new(&live, request)?;
+        let place = self.place(entry)?;
         let gate = self.pass_gate(entry).await?;
+        let (exec, readers) = self.new_exec(entry, attach);
+        let started = blocking(&self.starting, move || command.start(&live)).await;
+        drop(gate);
+        let started = started.unwrap_or_else(|error| Err(Start::Failed(error)));
+        self.begun(entry, &exec, started, timeout_ms, place)?;
+        Ok((exec, readers))
+    }
+
+    /// Makes a reserved sandbox and starts a command in it: one hand-over to the pool, not two.
+    pub(crate) async fn make_and_exec(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        request: ExecRequest,
+    ) -> Result<(Arc<Exec>, Readers), Error> {
+        let timeout_ms = request.timeout_ms;
+        let place = self.place(entry)?;
+        let gate = self.pass_gate(entry).await?;
+        let start = |live: &Live| Ok::<_, Error>(Command::new(live, request)?.start(live));
+        let Some(started) = self.make(entry, start).await else {
+            entry.wait_made().await?;
+            return Err(Error::Leaving { id: entry.id().to_string() });
+        };
+        drop(gate);
+        let (exec, readers) = self.new_exec(entry, true);
+        let readers = readers.unwrap_or_else(|| exec.readers(0, 0));
+        self.begun(entry, &exec, started?, timeout_ms, place)?;
+        Ok((exec, readers))
+    }
+
+    fn new_exec(&self, entry: &Entry, attach: bool) -> (Arc<Exec>, Option<Readers>) {
         let exec = Exec::new(self.next_exec_id(), now_ms(), self.new_output(), self.new_output());
         let readers = attach.then(|| exec.readers(0, 0));
         entry.add_exec(Arc::clone(&exec));
-        let started = blocking(&self.starting, move || command.start(&live)).await;
-        drop(gate);
+        (exec, readers)
+    }
+
+    /// What follows a start.
+    fn begun(
+        self: &Arc<Self>,
+        entry: &Arc<Entry>,
+        exec: &Arc<Exec>,
+        started: Result<(dsec_sandbox::Process, Pipes), Start>,
+        timeout_ms: Option<u64>,
+        place: Place,
+    ) -> Result<(), Error> {
         match started {
-            Ok(Ok((process, pipes))) => self.watch(entry, &exec, process, pipes, timeout_ms)?,
-            Ok(Err(Start::Refused { errno, message })) => {
+            Ok((process, pipes)) => self.watch(entry, exec, process, pipes, timeout_ms, place),
+            Err(Start::Refused { errno, message }) => {
                 exec.not_started(errno, message);
-                self.exec_ended(entry, &exec);
+                self.exec_ended(entry, exec);
+                Ok(())
             }
-            Ok(Err(Start::Failed(error))) | Err(error) => {
+            Err(Start::Failed(error)) => {
                 entry.forget_exec(&exec.id);
-                return Err(error);
+                Err(error)
             }
         }
-        Ok((exec, readers))
+    }
+
+    /// A place for one more command.
+    fn place(&self, entry: &Entry) -> Result<Place, Error> {
+        let full = |what, most| move |_| Error::Commands { what, most };
+        let of_sandbox = Arc::clone(&entry.commands).try_acquire_owned();
+        let of_edge = Arc::clone(&self.commands).try_acquire_owned();
+        Ok(Place {
+            _of_sandbox: of_sandbox.map_err(full(format!("sandbox {}", entry.id()), COMMANDS_MAX))?,
+            _of_edge: of_edge.map_err(full("all sandboxes".to_owned(), self.config.commands))?,
+        })
     }
 
     /// Waits until nobody holds the sandbox; while the answer lives, nobody begins to.
@@ -253,8 +328,10 @@ impl Edge {
         process: dsec_sandbox::Process,
         pipes: Pipes,
         timeout_ms: Option<u64>,
+        place: Place,
     ) -> Result<(), Error> {
-        let ended = exec.supervise(process, pipes, timeout_ms.map(Duration::from_millis), self.config.drain)?;
+        let timeout = timeout_ms.map(Duration::from_millis);
+        let ended = exec.supervise(process, pipes, timeout, self.config.drain, place)?;
         let (edge, entry, exec) = (Arc::clone(self), Arc::clone(entry), Arc::clone(exec));
         tokio::spawn(async move {
             let process = ended.await;

@@ -2,40 +2,67 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dsec_format::ImageDigest;
 
-use super::Edge;
-use super::entry::{Entry, Live};
+use super::entry::{Entry, Live, Phase};
 use super::error::{Error, chain};
 use super::journal::{Found, Record, Standing, Step};
+use super::{Edge, blocking};
+
+/// First wait before what failed is tried again; doubled up to [`RETRY_MAX`].
+const RETRY_FIRST: Duration = Duration::from_millis(200);
+/// Longest wait between two tries.
+const RETRY_MAX: Duration = Duration::from_secs(10);
 
 /// What was found.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Recovered {
     /// Sandboxes that run on.
     pub(crate) adopted: usize,
+    /// Sandboxes that may run on, and could not be taken over yet.
+    pub(crate) waiting: usize,
     /// Sandboxes, and parts of them, that were removed.
     pub(crate) removed: usize,
     /// What could not be removed; the next start tries again.
     pub(crate) left: usize,
 }
 
+/// What taking over one sandbox came to.
+enum Adopted {
+    Stands(Box<Live>),
+    /// It was not left standing, or certainly stands no more.
+    Gone,
+    /// Whether it stands is not known.
+    Failed,
+}
+
 impl Edge {
-    /// Adopts and removes. Blocks; nothing else uses the edge yet.
-    pub(crate) fn recover(&self, found: Vec<Found>) -> Recovered {
-        let mut recovered = Recovered::default();
+    /// Adopts and removes. Blocks; nothing else uses the edge yet. What may stand and could not be taken over is in the
+    /// table as a sandbox in the making, and is given back too: see [`Edge::adopt_later`].
+    pub(crate) fn recover(&self, found: Vec<Found>) -> (Recovered, Vec<Arc<Entry>>) {
+        let (mut recovered, mut waiting) = (Recovered::default(), Vec::new());
         for found in found {
             let removed = match found {
                 Found::Record(record) => match self.adopt(&record) {
-                    Some(live) => {
+                    Adopted::Stands(live) => {
                         let entry = Entry::new(*record);
-                        entry.made(live);
+                        entry.made(*live);
                         self.table.add(entry);
                         recovered.adopted += 1;
                         continue;
                     }
-                    None => self.remove_remains(record.id.as_str()).inspect(|()| self.ranges.give_back(record.id_base)),
+                    Adopted::Failed => {
+                        let entry = Entry::new(*record);
+                        self.table.add(Arc::clone(&entry));
+                        waiting.push(entry);
+                        recovered.waiting += 1;
+                        continue;
+                    }
+                    Adopted::Gone => {
+                        self.remove_remains(record.id.as_str()).inspect(|()| self.ranges.give_back(record.id_base))
+                    }
                 },
                 Found::Remains(name) => self.remove_remains(&name),
             };
@@ -47,20 +74,59 @@ impl Edge {
                 }
             }
         }
-        recovered
+        (recovered, waiting)
+    }
+
+    /// Tries to take over a sandbox until that works, or it is certainly gone, or its removal is asked for.
+    pub(crate) async fn adopt_later(self: Arc<Self>, entry: Arc<Entry>) {
+        let mut wait = RETRY_FIRST;
+        loop {
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = entry.wait_leaving() => return,
+            }
+            wait = (wait * 2).min(RETRY_MAX);
+            let removed = entry.removed.lock().await;
+            if entry.phase() != Phase::Creating {
+                return;
+            }
+            let (edge, trying) = (Arc::clone(&self), Arc::clone(&entry));
+            let Ok(adopted) = blocking(&self.creating, move || edge.adopt(&trying.reserved)).await else { continue };
+            match adopted {
+                Adopted::Failed => {}
+                Adopted::Stands(live) => {
+                    entry.made(*live);
+                    tracing::info!(sandbox = %entry.id(), "a sandbox was taken over after all");
+                    // Its layers may not be held; whatever else is looked at agrees by now.
+                    return Arc::clone(&self).reconcile().await;
+                }
+                Adopted::Gone => {
+                    entry.failed(Error::Leaving { id: entry.id().to_string() });
+                    drop(removed);
+                    if let Err(error) = self.destroy(&entry).await {
+                        tracing::error!(error = %chain(&error), "remains of a sandbox stay for now");
+                    }
+                    return;
+                }
+            }
+        }
     }
 
     /// The sandbox of a record, if it was left standing and stands.
-    fn adopt(&self, record: &Record) -> Option<Live> {
-        let Step::Running(standing) = &record.step else { return None };
+    fn adopt(&self, record: &Record) -> Adopted {
+        let Step::Running(standing) = &record.step else { return Adopted::Gone };
         if record.ephemeral {
-            return None;
+            return Adopted::Gone;
         }
         match self.find(standing) {
-            Ok(sandbox) => Some(Live { sandbox, standing: (**standing).clone() }),
-            Err(error) => {
+            Ok(sandbox) => Adopted::Stands(Box::new(Live { sandbox, standing: (**standing).clone() })),
+            Err(error @ dsec_sandbox::Error::Gone { .. }) => {
                 tracing::warn!(sandbox = %record.id, error = %chain(&error), "a sandbox was lost");
-                None
+                Adopted::Gone
+            }
+            Err(error) => {
+                tracing::error!(sandbox = %record.id, error = %chain(&error), "a sandbox cannot be taken over yet");
+                Adopted::Failed
             }
         }
     }
@@ -84,7 +150,7 @@ impl Edge {
 
     /// Makes mountd's holders agree with what was adopted. Tried until mountd answers.
     pub(crate) async fn reconcile(self: Arc<Self>) {
-        let mut wait = std::time::Duration::from_millis(200);
+        let mut wait = RETRY_FIRST;
         loop {
             let live: HashMap<String, ImageDigest> =
                 self.table.all().iter().filter_map(|entry| Some((entry.id().to_string(), entry.image()?))).collect();
@@ -94,7 +160,7 @@ impl Edge {
                 Err(error) => tracing::warn!(error = %chain(&error), "mountd's holders cannot be looked at yet"),
             }
             tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(std::time::Duration::from_secs(10));
+            wait = (wait * 2).min(RETRY_MAX);
         }
     }
 }

@@ -46,9 +46,16 @@ async fn no_route(method: Method, uri: Uri) -> Error {
 }
 
 /// A JSON body.
-async fn body<T: DeserializeOwned>(body: Body) -> Result<T, Error> {
-    let bytes = to_bytes(body, BODY_BYTES).await.map_err(|_| Error::BodySize { most_bytes: BODY_BYTES })?;
+async fn body<T: DeserializeOwned>(edge: &Edge, body: Body) -> Result<T, Error> {
+    let bytes = in_time(edge, to_bytes(body, BODY_BYTES)).await?;
+    let bytes = bytes.map_err(|_| Error::BodySize { most_bytes: BODY_BYTES })?;
     serde_json::from_slice(&bytes).map_err(Error::Body)
+}
+
+/// What a client has to do within [`Config::progress`](super::Config::progress).
+async fn in_time<T>(edge: &Edge, doing: impl Future<Output = T>) -> Result<T, Error> {
+    let after = edge.config.progress;
+    tokio::time::timeout(after, doing).await.map_err(|_| Error::Stalled { after_ms: after.as_millis() })
 }
 
 /// A JSON answer.

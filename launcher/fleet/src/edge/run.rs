@@ -80,10 +80,7 @@ impl Edge {
         entry: &Arc<Entry>,
         request: dsec_format::protocol::edge::ExecRequest,
     ) -> Result<Begun, Error> {
-        self.make(entry).await;
-        entry.wait_made().await?;
-        let (exec, readers) = self.exec(entry, request, true).await?;
-        let readers = readers.unwrap_or_else(|| exec.readers(0, 0));
+        let (exec, readers) = self.make_and_exec(entry, request).await?;
         let (frames, body) = Frames::channel();
         let run = Run { sandbox: entry.id().to_string(), exec: exec.id.clone(), body };
         Ok(Begun { run, feed: Feed { exec, readers, frames } })

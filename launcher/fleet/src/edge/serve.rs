@@ -4,16 +4,15 @@ use std::fs::TryLockError;
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::unix::SocketAddr;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 use super::error::chain;
 use super::images::Images;
@@ -25,6 +24,11 @@ use crate::mountd;
 const LOCK_PATIENCE: Duration = Duration::from_secs(3);
 /// Between two looks at the lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
+/// How long a stop waits for mountd.
+const RELEASE_PATIENCE: Duration = Duration::from_secs(5);
+/// After a connection could not be accepted; mostly no descriptors are left, and some come back.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why an edge does not start.
 #[derive(Debug, thiserror::Error)]
@@ -88,7 +92,7 @@ pub async fn serve(
         tokio::task::spawn_blocking(move || open(config)).await.map_err(|_| StartError::Lost)??
     };
     let edge = Arc::new(edge);
-    let recovered = {
+    let (recovered, waiting) = {
         let edge = Arc::clone(&edge);
         tokio::task::spawn_blocking(move || edge.recover(found)).await.map_err(|_| StartError::Lost)?
     };
@@ -96,20 +100,19 @@ pub async fn serve(
     let listener = listen(&config.socket).await?;
     let keeper = tokio::spawn(Arc::clone(&edge.images).keep());
     let reconciler = tokio::spawn(Arc::clone(&edge).reconcile());
-    let listener = Bounded { listener, places: Arc::new(Semaphore::new(config.connections)) };
+    let adopters = waiting.into_iter().map(|entry| tokio::spawn(Arc::clone(&edge).adopt_later(entry)));
+    let adopters: Vec<_> = adopters.collect();
     ready();
-    let stopped = stop(Arc::clone(&edge), shutdown);
     tokio::select! {
-        served = axum::serve(listener, routes::router(Arc::clone(&edge))) => {
-            served.map_err(|source| StartError::Listen { socket: config.socket.clone(), source })?;
-        }
-        () = stopped => {}
+        () = accept(listener, &edge) => {}
+        () = stop(Arc::clone(&edge), shutdown) => {}
     }
-    for task in [keeper, reconciler] {
+    for task in adopters.into_iter().chain([keeper, reconciler]) {
         task.abort();
     }
     edge.images.cool_down();
-    edge.images.release_waiting().await;
+    // What is not given back by then is what the next edge finds.
+    let _ = tokio::time::timeout(RELEASE_PATIENCE, edge.images.release_waiting()).await;
     // One that is gone already is what is wanted.
     let _ = fs_err::remove_file(&config.socket);
     drop(lock);
@@ -178,6 +181,7 @@ fn open(config: Config) -> Result<(Edge, Vec<Found>), StartError> {
         removing: Semaphore::new(config.parallel),
         starting: Semaphore::new(config.parallel),
         copying: Semaphore::new(config.copies),
+        commands: Arc::new(Semaphore::new(config.commands)),
         runtime,
         journal,
         tag,
@@ -206,73 +210,29 @@ async fn listen(socket: &Path) -> Result<UnixListener, StartError> {
     Ok(listener)
 }
 
-/// A listener with a bound on its connections: the next one waits.
-struct Bounded {
-    listener: UnixListener,
-    places: Arc<Semaphore>,
-}
-
-/// A connection, and its place.
-struct Connection {
-    stream: UnixStream,
-    _place: OwnedSemaphorePermit,
-}
-
-impl axum::serve::Listener for Bounded {
-    type Io = Connection;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Connection, SocketAddr) {
-        loop {
-            let Ok(place) = Arc::clone(&self.places).acquire_owned().await else { std::future::pending().await };
-            match self.listener.accept().await {
-                Ok((stream, address)) => return (Connection { stream, _place: place }, address),
-                Err(error) => {
-                    // Mostly: no descriptors. Some come back.
-                    tracing::warn!(%error, "a connection cannot be accepted");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
+/// Serves connections, each in a task of its own, within the bound on their number: the next one waits.
+async fn accept(listener: UnixListener, edge: &Arc<Edge>) {
+    let (places, router) = (Arc::new(Semaphore::new(edge.config.connections)), routes::router(Arc::clone(edge)));
+    let head = edge.config.progress;
+    loop {
+        // Never closed.
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let router = TowerToHyperService::new(router.clone());
+                tokio::spawn(async move {
+                    let mut http = http1::Builder::new();
+                    http.timer(TokioTimer::new()).header_read_timeout(head);
+                    if let Err(error) = http.serve_connection(TokioIo::new(stream), router).await {
+                        tracing::debug!(%error, "a connection ended early");
+                    }
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a connection cannot be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
-}
-
-impl AsyncRead for Connection {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Connection {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
     }
 }

@@ -1,6 +1,8 @@
 //! From a tar archive into a tree.
 
+use std::cell::Cell;
 use std::io::{self, Read, Write};
+use std::rc::Rc;
 
 use dsec_format::protocol::edge::Unpacked;
 use tar::{Archive, Entry, EntryType};
@@ -23,19 +25,50 @@ pub enum Owner {
 /// As [`Error`]. What was unpacked before stays.
 pub fn unpack(tree: &impl Tree, path: &str, owner: Owner, from: impl Read) -> Result<Unpacked, Error> {
     let mut place = Place::of(tree, path)?;
-    let mut archive = Archive::new(from);
+    let left = Rc::new(Cell::new(None));
+    let mut archive = Archive::new(Metered { from, left: Rc::clone(&left) });
     let mut unpacked = Unpacked::default();
-    for entry in archive.entries().map_err(Error::Archive)? {
+    let mut entries = archive.entries().map_err(Error::Archive)?;
+    loop {
+        left.set(Some(HEADERS_BYTES));
+        let Some(entry) = entries.next() else { break };
         let mut entry = entry.map_err(Error::Archive)?;
+        left.set(None);
         let name = text(entry.path_bytes().into_owned())?;
         let steps = steps(&name)?;
         let to = place.path_of(tree, &steps)?;
         unpacked.bytes += one(tree, &to, owner, &place, &mut entry, &name)?;
         unpacked.entries += 1;
+        // Contents that the kind of entry has no use for must not count as headers.
+        io::copy(&mut entry, &mut io::sink()).map_err(Error::Archive)?;
     }
+    left.set(None);
     // Padding behind the end mark is the sender's right.
     io::copy(&mut archive.into_inner(), &mut io::sink()).map_err(Error::Archive)?;
     Ok(unpacked)
+}
+
+/// Most bytes of all headers of one entry: its own, long names, extensions, maps of holes. They are read into memory.
+const HEADERS_BYTES: u64 = 1 << 20;
+
+/// An archive of which only so much is read while `left` says so.
+struct Metered<R> {
+    from: R,
+    left: Rc<Cell<Option<u64>>>,
+}
+
+impl<R: Read> Read for Metered<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let Some(left) = self.left.get() else { return self.from.read(buffer) };
+        let most = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+        if most == 0 && !buffer.is_empty() {
+            let text = format!("the headers of an entry are longer than {HEADERS_BYTES} bytes");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
+        let read = self.from.read(buffer.get_mut(..most).unwrap_or_default())?;
+        self.left.set(Some(left - read as u64));
+        Ok(read)
+    }
 }
 
 /// The steps of a name that stays below where it is unpacked.

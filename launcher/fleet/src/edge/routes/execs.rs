@@ -20,7 +20,7 @@ use crate::edge::exec::{Exec, lost};
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 pub(super) async fn run(State(edge): State<Arc<Edge>>, request: Body) -> Result<Response, Error> {
-    let run = edge.run(body(request).await?).await?;
+    let run = edge.run(body(&edge, request).await?).await?;
     Ok(stream(&run.sandbox, &run.exec, run.body))
 }
 
@@ -35,7 +35,7 @@ pub(super) async fn start(
     Path(id): Path<String>,
     request: Body,
 ) -> Result<Response, Error> {
-    let request: ExecRequest = body(request).await?;
+    let request: ExecRequest = body(&edge, request).await?;
     let entry = edge.table.get(&id)?;
     let attach = request.attach;
     let starting = {
@@ -121,8 +121,8 @@ pub(super) async fn output(
     }
 }
 
-/// Standard input, for as long as the body comes. Its end closes it; a connection that breaks does not, so that no
-/// command takes a part for the whole.
+/// Standard input, for as long as the body comes and the command runs: it may be a person's, so it may stand still. Its
+/// end closes it; a connection that breaks does not, so that no command takes a part for the whole.
 pub(super) async fn stdin(
     State(edge): State<Arc<Edge>>,
     Path((id, exec)): Path<(String, String)>,
@@ -133,7 +133,11 @@ pub(super) async fn stdin(
     };
     let mut stdin = exec.stdin()?;
     while !body.is_end_stream() {
-        let Some(frame) = body.frame().await else { break };
+        let frame = tokio::select! {
+            frame = body.frame() => frame,
+            _ = exec.wait() => return Err(Error::Stdin { exec: exec.id.clone(), why: "the command has ended" }),
+        };
+        let Some(frame) = frame else { break };
         let broken = |_| Error::Stdin { exec: exec.id.clone(), why: "the request broke off" };
         if let Ok(bytes) = frame.map_err(broken)?.into_data() {
             stdin.write(&bytes).await?;

@@ -7,6 +7,7 @@ use std::io::{self, Read, Write};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use axum::extract::{Path, State};
@@ -15,9 +16,11 @@ use axum::response::{IntoResponse, Response};
 use bytes::{Buf, Bytes};
 use http_body_util::BodyExt;
 use hyper::body::Frame;
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::SendTimeoutError;
 
-use super::{Query, json};
+use super::{Query, in_time, json};
 use crate::edge::error::Error;
 use crate::edge::{Edge, blocking, chain};
 use crate::files::{self, Owner, Tree, pack, unpack};
@@ -61,10 +64,11 @@ pub(super) async fn download(
         .await?
         .map_err(|source| Error::Files { id: id.clone(), source })?;
     let (sender, receiver) = mpsc::channel(QUEUE_PARTS);
+    let (runtime, progress) = (Handle::current(), edge.config.progress);
     tokio::spawn(async move {
         let errors = sender.clone();
         let packed = blocking(&edge.copying, move || {
-            let mut to = io::BufWriter::with_capacity(PART_BYTES, ToConnection(sender));
+            let mut to = io::BufWriter::with_capacity(PART_BYTES, ToConnection { sender, runtime, progress });
             pack(&live.sandbox, &path, &mut to)?;
             to.flush().map_err(|source| files::Error::Contents { path, source })
         });
@@ -75,7 +79,7 @@ pub(super) async fn download(
         };
         tracing::info!(sandbox = %id, error, "a download broke off");
         // The reader sees a stream that breaks, not one that ends.
-        let _ = errors.send(Err(io::Error::other(error))).await;
+        let _ = errors.send_timeout(Err(io::Error::other(error)), progress).await;
     });
     Ok(([(header::CONTENT_TYPE, "application/x-tar")], Body::new(Parts(receiver))).into_response())
 }
@@ -101,8 +105,16 @@ pub(super) async fn upload(
             unpacked
         })
     };
-    while let Some(frame) = body.frame().await {
-        let part = frame.map_err(io::Error::other).map(|frame| frame.into_data().unwrap_or_default());
+    let mut stalled = None;
+    loop {
+        let part = match in_time(&edge, body.frame()).await {
+            Ok(None) => break,
+            Ok(Some(frame)) => frame.map_err(io::Error::other).map(|frame| frame.into_data().unwrap_or_default()),
+            Err(error) => {
+                stalled = Some(error);
+                Err(io::ErrorKind::TimedOut.into())
+            }
+        };
         let broken = part.is_err();
         // The copy may have ended early, with an error of its own.
         if sender.send(part).await.is_err() || broken {
@@ -111,6 +123,9 @@ pub(super) async fn upload(
     }
     drop(sender);
     let unpacked = copying.await.map_err(|_| Error::Lost)??;
+    if let Some(error) = stalled {
+        return Err(error);
+    }
     Ok(json(&unpacked.map_err(|source| Error::Files { id, source })?))
 }
 
@@ -127,13 +142,21 @@ impl HttpBody for Parts {
 }
 
 /// Where a download's bytes go.
-struct ToConnection(mpsc::Sender<io::Result<Bytes>>);
+struct ToConnection {
+    sender: mpsc::Sender<io::Result<Bytes>>,
+    runtime: Handle,
+    /// How long the reader may take nothing.
+    progress: Duration,
+}
 
 impl Write for ToConnection {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
-        self.0.blocking_send(Ok(Bytes::copy_from_slice(bytes))).map_err(gone)?;
-        Ok(bytes.len())
+        let sending = self.sender.send_timeout(Ok(Bytes::copy_from_slice(bytes)), self.progress);
+        match self.runtime.block_on(sending) {
+            Ok(()) => Ok(bytes.len()),
+            Err(SendTimeoutError::Closed(_)) => Err(io::ErrorKind::BrokenPipe.into()),
+            Err(SendTimeoutError::Timeout(_)) => Err(io::ErrorKind::TimedOut.into()),
+        }
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -20,7 +20,7 @@ pub(super) async fn health(State(edge): State<Arc<Edge>>) -> Response {
 }
 
 pub(super) async fn create(State(edge): State<Arc<Edge>>, request: Body) -> Result<Response, Error> {
-    let entry = edge.create(body(request).await?).await?;
+    let entry = edge.create(body(&edge, request).await?).await?;
     Ok(json(&entry.show()))
 }
 

@@ -102,3 +102,31 @@ fn devices_and_broken_archives_are_refused() {
     let error = into(target.path(), "absent/deep", &whole).unwrap_err();
     assert!(error.is_absent(), "{error}");
 }
+
+#[test]
+fn headers_are_bounded_and_contents_are_not() {
+    let target = tempfile::tempdir().unwrap();
+    let long = "x".repeat(HEADERS_BYTES.try_into().unwrap());
+    for kind in [EntryType::GNULongName, EntryType::GNULongLink, EntryType::XHeader] {
+        let endless = archive(&[("x", kind, &long), ("file", EntryType::Regular, "x")]);
+        let error = into(target.path(), "", &endless).unwrap_err();
+        assert!(matches!(&error, Error::Archive(source) if source.to_string().contains("headers")), "{error}");
+    }
+    let mut sparse = archive(&[("s", EntryType::GNUSparse, "")]);
+    sparse.truncate(512);
+    sparse[482] = 1;
+    let sum: u32 =
+        sparse.iter().enumerate().map(|(at, byte)| if (148..156).contains(&at) { 32 } else { (*byte).into() }).sum();
+    sparse[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    let mut more = [0; 512];
+    more[504] = 1;
+    sparse.extend(more.repeat(3000));
+    let error = into(target.path(), "", &sparse).unwrap_err();
+    assert!(matches!(&error, Error::Archive(source) if source.to_string().contains("headers")), "{error:?}");
+    let large = archive(&[
+        ("large", EntryType::Regular, &long.repeat(3)),
+        ("d", EntryType::Directory, &long),
+        ("e", EntryType::Regular, ""),
+    ]);
+    assert_eq!(into(target.path(), "", &large).unwrap(), Unpacked { entries: 3, bytes: 3 * HEADERS_BYTES });
+}
