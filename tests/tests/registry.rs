@@ -440,6 +440,47 @@ fn a_registry_that_is_silent_or_absent_is_an_error_in_bounded_time() {
     }
 }
 
+/// Begins an upload by hand; gives the status and the answer.
+fn begin(address: &str) -> (u16, String) {
+    request(address, "POST", "/v1/uploads", "", b"")
+}
+
+#[test]
+fn unfinished_uploads_are_bounded() {
+    let directory = tempfile::tempdir().unwrap();
+    let limits = ["--max-unfinished-uploads", "3", "--max-unfinished-bytes", "100000"];
+    let registry = Registry::start(&directory.path().join("s"), &limits).unwrap();
+    let address = &registry.address;
+    let ids: Vec<String> = (0..3)
+        .map(|_| {
+            let (status, text) = begin(address);
+            assert_eq!(status, 201, "{text}");
+            text.split("\"id\":\"").nth(1).and_then(|text| text.split('"').next()).unwrap().to_owned()
+        })
+        .collect();
+    let (status, text) = begin(address);
+    assert_eq!(status, 503, "{text}");
+    assert!(text.contains("not finished"), "{text}");
+
+    let piece = vec![7; 60_000];
+    let send = |id: &str, offset: usize, piece: &[u8]| {
+        request(address, "PATCH", &format!("/v1/uploads/{id}"), &format!("dsec-offset: {offset}\r\n"), piece)
+    };
+    assert_eq!(send(&ids[0], 0, &piece).0, 204);
+    for id in &ids[1..] {
+        let (status, text) = send(id, 0, &piece);
+        assert_eq!(status, 507, "{text}");
+    }
+    assert_eq!(send(&ids[0], 60_000, &piece).0, 507);
+    assert_eq!(send(&ids[1], 0, &piece[..30_000]).0, 204, "what fits is taken");
+
+    // An end of any kind makes room.
+    let (status, _) = request(address, "PUT", &format!("/v1/uploads/{}?pack={}", ids[0], "0".repeat(64)), "", b"");
+    assert_eq!(status, 422);
+    assert_eq!(begin(address).0, 201);
+    assert_eq!(send(&ids[2], 0, &piece).0, 204);
+}
+
 #[test]
 fn a_damaged_ref_is_named_and_the_others_are_listed() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,7 +1,7 @@
 //! Pid 1 of a sandbox: what it does between its birth and its program.
 //!
-//! It works beside the process that makes the sandbox. By itself: its cgroups, the host name, the loopback interface. Once
-//! its ids are mapped: `/proc`, `/dev` and `/sys` with what is mounted in them. Once the root is there: put them into it,
+//! It works beside the process that makes the sandbox. By itself: its cgroups, the host name. Once its ids
+//! are mapped: `/proc`, `/dev` and `/sys` with what is mounted in them. Once the root is there: put them into it,
 //! leave the host's mounts behind, give up every privilege, become the reaper.
 
 use crate::cgroup::Groups;
@@ -32,12 +32,16 @@ pub(crate) const GATE_ROOT: u32 = 2;
 /// How many terminals a sandbox may have open: the kernel's own bound (`kernel.pty.max`) is shared by the whole node.
 const TERMINALS_MAX: &str = "128";
 
+/// The namespaces of a sandbox. That of the network was made before; the others are pid 1's own.
 pub(crate) const NAMESPACES: i32 = libc::CLONE_NEWUSER
     | libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET
     | libc::CLONE_NEWIPC
     | libc::CLONE_NEWUTS;
+
+/// What pid 1 is born with.
+pub(crate) const NEW_NAMESPACES: i32 = NAMESPACES & !libc::CLONE_NEWNET;
 
 // include/uapi/linux/mount.h
 const RDONLY: u32 = 0x1;
@@ -77,8 +81,6 @@ steps! {
     CgroupNamespace => "make a cgroup namespace",
     /// The host name.
     HostName => "set the host name",
-    /// The loopback interface.
-    Loopback => "bring the loopback interface up",
     /// Waiting for the ids.
     Ids => "wait for the mapped ids",
     /// `/proc`.
@@ -142,7 +144,6 @@ pub(crate) fn program<'a>(spec: &Spec, groups: &Groups, shared: &'a Shared) -> P
     join(&mut program, groups);
     program.push(Step::CgroupNamespace, Op::Unshare(libc::CLONE_NEWCGROUP));
     program.push(Step::HostName, Op::HostName(text(&spec.hostname)));
-    program.push(Step::Loopback, Op::LoopbackUp);
     // Before the host's /dev is covered: the directory may be below it.
     program.push(Step::Attach, Op::OpenDirectory { path: path(&spec.directory), into: DIRECTORY });
     program.push(Step::Ids, Op::Gate(GATE_IDS));

@@ -3,7 +3,8 @@
 use crate::cgroup::{self, Groups, Layout};
 use crate::closer::Closer;
 use crate::directory;
-use crate::init::{self, DEV, GATE_IDS, GATE_ROOT, NAMESPACES, ROOT, SYS, Step};
+use crate::init::{self, DEV, GATE_IDS, GATE_ROOT, NEW_NAMESPACES, ROOT, SYS, Step};
+use crate::networks::{self, Networks};
 use crate::policy::{self, MASKS, Mask};
 use crate::process::Children;
 use crate::remove;
@@ -14,6 +15,7 @@ use crate::system::{self, Systems};
 use crate::template::{self, Template};
 use dsec_sys::child::{self, Options, Staged};
 use dsec_sys::limits::Limit;
+use dsec_sys::ns::NetworkIn;
 use dsec_sys::reaper::Reaper;
 use dsec_sys::seccomp::Filter;
 use rustix::io::Errno;
@@ -38,6 +40,9 @@ pub enum Error {
     /// Its system layer.
     #[error(transparent)]
     System(#[from] system::Error),
+    /// Its network.
+    #[error(transparent)]
+    Network(#[from] networks::Error),
     /// Its root.
     #[error(transparent)]
     Root(#[from] root::Error),
@@ -128,6 +133,7 @@ pub(crate) struct Shared {
     pub(crate) template: Template,
     pub(crate) systems: Systems,
     closer: Closer,
+    networks: Networks,
     pub(crate) children: Children,
     pub(crate) reaper: Reaper,
     pub(crate) filter: Filter,
@@ -164,6 +170,7 @@ impl Runtime {
             systems: Systems::new()
                 .map_err(|errno| Error::Process { what: "mount the tmpfs of system layers", errno })?,
             closer: Closer::new()?,
+            networks: Networks::new()?,
             children: Children::default(),
             reaper: Reaper::new().map_err(|errno| Error::Process { what: "write the reaper into a memfd", errno })?,
             filter: policy::build()?,
@@ -197,8 +204,13 @@ impl Runtime {
         groups.create(&spec.limits)?;
         let cgroup = groups.open()?;
         let program = init::program(spec, groups, &self.shared);
-        let options = Options { namespaces: flags(NAMESPACES), cgroup: Some(cgroup.as_fd()) };
-        let furnished = child::stage(&program, options, |staged| self.furnish(spec, staged));
+        let options = Options { namespaces: flags(NEW_NAMESPACES), cgroup: Some(cgroup.as_fd()) };
+        let network = self.shared.networks.take()?;
+        let furnished = {
+            let _born = NetworkIn::enter(network.as_fd(), self.shared.networks.own())
+                .map_err(|errno| Error::Process { what: "enter the network namespace of a sandbox", errno })?;
+            child::stage(&program, options, |staged| self.furnish(spec, staged))
+        };
         let (child, spent) = furnished.map_err(|error| error.of(&spec.id))?;
         self.shared.closer.close(spent);
         Sandbox::new(self.shared.clone(), spec, child)

@@ -88,11 +88,10 @@ fn own_pidfd() -> i32 {
 struct SlotState {
     /// The descriptor plus one; 0 for none.
     fd: AtomicI32,
-    /// Who opened it: [`PARENT`], or the child in the shared table of descriptors or in its own.
+    /// Who opened it: 0 for the parent, or the child in the shared table of descriptors or in its own.
     opener: AtomicU32,
 }
 
-const PARENT: u32 = 0;
 const CHILD_IN_SHARED_TABLE: u32 = 1;
 const CHILD_IN_OWN_TABLE: u32 = 2;
 

@@ -10,7 +10,7 @@
 //! - [`seccomp`]: filters as bytes;
 //! - [`creds`]: file system ids of one thread, dumpability;
 //! - [`node`]: what the kernel says about its security modules;
-//! - [`ns`]: the pid namespace that the next child is born in;
+//! - [`ns`]: the pid and network namespaces that the next child is born in;
 //! - [`mapped`]: read-only maps of files;
 //! - [`scm`]: descriptors over a Unix socket;
 //! - [`limits`]: resource limits.

@@ -1,6 +1,7 @@
 //! The routes, the token, and what all handlers share.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -26,6 +27,10 @@ pub struct Limits {
     pub work: usize,
     /// Longest upload, bytes.
     pub upload_bytes: u64,
+    /// Unfinished uploads that are kept in the store; whoever begins one more is told to come back.
+    pub unfinished_uploads: usize,
+    /// Bytes of all unfinished uploads together; what would add more is refused as by a full disk.
+    pub unfinished_bytes: u64,
     /// Longest wait for more bytes of a body, and for a client to take more of an answer.
     pub progress: Duration,
     /// Longest wait for the head of a request, on an idle connection too.
@@ -45,6 +50,8 @@ impl Default for Limits {
             uploads: 64,
             work: 16,
             upload_bytes: 4 << 30,
+            unfinished_uploads: 4096,
+            unfinished_bytes: 64 << 30,
             progress: Duration::from_secs(30),
             head: Duration::from_secs(60),
             turn: Duration::from_secs(20),
@@ -85,6 +92,20 @@ pub(crate) struct Shared {
     token: Option<Token>,
     work: Arc<Semaphore>,
     uploads: Arc<Semaphore>,
+    /// Bytes of unfinished uploads that requests under way may still add.
+    promised: Arc<AtomicU64>,
+}
+
+/// Bytes that a request may add to unfinished uploads. Given back when dropped.
+pub(crate) struct Room {
+    bytes: u64,
+    promised: Arc<AtomicU64>,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.promised.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 pub(crate) type App = State<Arc<Shared>>;
@@ -95,6 +116,7 @@ impl Shared {
             store,
             work: Arc::new(Semaphore::new(limits.work)),
             uploads: Arc::new(Semaphore::new(limits.uploads)),
+            promised: Arc::default(),
             limits,
             token,
         }
@@ -113,6 +135,15 @@ impl Shared {
             work(&store)
         });
         Ok(done.await.map_err(|_| Failure::internal("a worker failed"))??)
+    }
+
+    /// Room for `bytes` more bytes of unfinished uploads. What has arrived of a request counts twice until it ends.
+    pub(crate) async fn room(&self, bytes: u64) -> Result<Room, Failure> {
+        let (_, kept_bytes) = self.blocking(LocalStore::unfinished_uploads).await?;
+        let promised = self.promised.fetch_add(bytes, Ordering::Relaxed);
+        let room = Room { bytes, promised: Arc::clone(&self.promised) };
+        let need = kept_bytes.saturating_add(promised).saturating_add(bytes);
+        if need <= self.limits.unfinished_bytes { Ok(room) } else { Err(Failure::no_room()) }
     }
 
     /// A turn to send a large body, or the advice to come back.

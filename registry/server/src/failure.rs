@@ -55,6 +55,16 @@ impl Failure {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorKind::Busy, "too many requests at a time, try again soon")
     }
 
+    pub(crate) fn too_many_uploads() -> Self {
+        let message = "too many uploads were begun and not finished, try again later";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, ErrorKind::Busy, message)
+    }
+
+    pub(crate) fn no_room() -> Self {
+        let message = "unfinished uploads take all the space that they may";
+        Self::new(StatusCode::INSUFFICIENT_STORAGE, ErrorKind::Full, message)
+    }
+
     pub(crate) fn offset(present: u64) -> Self {
         let message = format!("the upload has {present} bytes, not as many as the request says");
         let mut failure = Self::new(StatusCode::CONFLICT, ErrorKind::Conflict, message);

@@ -2,12 +2,13 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use dsec_format::protocol::registry::{OFFSET_HEADER, Upload};
 use dsec_format::{LayerDigest, PackDigest};
+use dsec_store::LocalStore;
 use dsec_store::local::upload::{Finish, UploadId, UploadWriter};
 use serde::Deserialize;
 
@@ -21,7 +22,12 @@ fn parse_id(text: &str) -> Result<UploadId, Failure> {
 }
 
 pub(crate) async fn begin(State(app): App) -> Result<Response, Failure> {
-    let id = app.blocking(|store| store.begin_upload()).await?;
+    let most = app.limits.unfinished_uploads;
+    let begin = move |store: &LocalStore| {
+        let (present, _) = store.unfinished_uploads()?;
+        if present < most { store.begin_upload().map(Some) } else { Ok(None) }
+    };
+    let id = app.blocking(begin).await?.ok_or_else(Failure::too_many_uploads)?;
     let upload = Upload { id: id.to_string(), offset: 0 };
     let bytes = serde_json::to_vec(&upload).map_err(|_| Failure::internal("the id cannot be written"))?;
     let mut response = json(bytes);
@@ -61,6 +67,7 @@ pub(crate) async fn append(
         return Err(Failure::offset(upload.offset()));
     }
     let allowed = app.limits.upload_bytes.saturating_sub(stated);
+    let _room = app.room(body.size_hint().upper().map_or(allowed, |bytes| bytes.min(allowed))).await?;
     let upload = body::drain(body, allowed, app.limits.progress, upload, |upload, bytes| upload.append(bytes)).await?;
     Ok(with_offset(upload.offset()))
 }

@@ -11,7 +11,7 @@ mod write;
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use fs_err as fs;
 
@@ -28,7 +28,7 @@ const SHOWN_FORMAT_BYTES: usize = 40;
 pub struct LocalStore {
     root: PathBuf,
     disk: Disk,
-    index: Mutex<Index>,
+    index: Index,
     owned: OnceLock<Arc<Owned>>,
     making_owned: Mutex<()>,
 }
@@ -78,7 +78,7 @@ impl LocalStore {
         let store = Self {
             root: path.to_owned(),
             disk,
-            index: Mutex::new(Index::new(path)),
+            index: Index::new(path),
             owned: OnceLock::new(),
             making_owned: Mutex::new(()),
         };
@@ -129,11 +129,6 @@ impl LocalStore {
     /// An I/O error.
     pub fn leftovers(&self) -> Result<Vec<Leftover>> {
         scratch::sweep(&self.root, false).map_err(|error| self.io(error))
-    }
-
-    fn index(&self) -> MutexGuard<'_, Index> {
-        // The index is derived and every hit is checked: a panic elsewhere leaves nothing in it that could mislead.
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn object_path(&self, object: Object) -> PathBuf {

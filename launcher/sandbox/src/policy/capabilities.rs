@@ -30,7 +30,7 @@ pub const CAPABILITIES: &[Capability] = &[
     keep("SETGID", 6, "su, sudo and daemons change their group"),
     keep("SETUID", 7, "su, sudo and daemons change their user"),
     keep("SETPCAP", 8, "programs that drop what they do not need"),
-    keep("NET_BIND_SERVICE", 10, "a server on a port below 1024"),
+    keep("NET_BIND_SERVICE", 10, "programs that look for it before they serve on a port below 1024, which all may"),
     keep("SYS_CHROOT", 18, "sshd, package builds"),
     keep("AUDIT_WRITE", 29, "login programs write an audit record, which the host's kernel drops"),
     keep("SETFCAP", 31, "package managers set file capabilities"),

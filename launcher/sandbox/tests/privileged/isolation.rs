@@ -206,3 +206,22 @@ fn privileged_devices_and_links_of_an_image_lead_nowhere() {
     assert_eq!(fs_err::read_dir(sandbox.upper()).unwrap().count(), 0, "the platform's files are in the upper");
     fs_err::remove_dir_all(&outside).unwrap();
 }
+
+#[test]
+fn privileged_a_network_is_one_sandboxs_and_nobody_inside_has_a_privilege_over_it() {
+    let host = || fs_err::read_link("/proc/thread-self/ns/net").unwrap();
+    let before = host();
+    let (one, other) = (create(), create());
+    assert_eq!(host(), before, "the thread that made a sandbox is in its network");
+    let network = |sandbox: &dsec_sandbox::Sandbox| sh(sandbox, "readlink /proc/self/ns/net");
+    assert_ne!(network(&one), network(&other));
+    assert_ne!(network(&one).trim(), before.to_str().unwrap());
+    // socket, bind to 127.0.0.1:80
+    let serve =
+        r#"$a = pack('S n N x8', 2, 80, 0x7f000001); print syscall(49, syscall(41, 2, 1, 0), $a, 16), ' ', $!+0"#;
+    for user in ["root", "ann"] {
+        let captured = run_with(&one, &["/usr/bin/perl", "-e", serve], |spec| spec.user = Some(user.parse().unwrap()));
+        assert_eq!(captured.stdout, "0 0", "{user}: {captured:?}");
+    }
+    assert_ne!(run(&one, &["ip", "link", "set", "lo", "down"]).outcome.ended, Ended::Exited(0));
+}

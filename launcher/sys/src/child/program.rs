@@ -83,8 +83,6 @@ pub enum Op<'a> {
     Unshare(i32),
     /// `sethostname`.
     HostName(CString),
-    /// The loopback interface of the network namespace goes up.
-    LoopbackUp,
     /// Write to a file that is there.
     Write {
         /// Its absolute path.

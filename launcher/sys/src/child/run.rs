@@ -5,7 +5,7 @@
 //! arrays belong to the program, which the parent keeps alive.
 
 use super::program::{Fd, Label, Op, Slot};
-use super::{CHILD_IN_OWN_TABLE, CHILD_IN_SHARED_TABLE, PARENT, Shared, SlotState};
+use super::{CHILD_IN_OWN_TABLE, CHILD_IN_SHARED_TABLE, Shared, SlotState};
 use crate::raw::call;
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::io::Errno;
@@ -74,7 +74,6 @@ fn step(shared: &Shared<'_>, op: &Op<'_>) -> Result<()> {
         Op::Unshare(flags) => done(unsafe { call!(libc::SYS_unshare, *flags) }),
         // SAFETY: a string and its length.
         Op::HostName(name) => done(unsafe { call!(libc::SYS_sethostname, name.as_ptr(), name.count_bytes()) }),
-        Op::LoopbackUp => loopback_up(shared),
         Op::Write { path, bytes } => write(path, bytes),
         Op::NewMount { kind, options, attributes, into } => new_mount(shared, kind, options, *attributes, *into),
         Op::Attach { mount, dir, path } => attach(shared, *mount, *dir, path),
@@ -162,15 +161,6 @@ impl Shared<'_> {
             state.fd.store((fd as i32).wrapping_add(1), Ordering::Release);
         }
     }
-
-    /// Closes what a slot holds if the child opened it, in the same table as now.
-    fn release(&self, slot: Slot) {
-        let Some(state) = self.state(slot) else { return };
-        if state.opener.load(Ordering::Acquire) != PARENT {
-            let fd = state.fd.swap(0, Ordering::AcqRel);
-            close(fd.wrapping_sub(1));
-        }
-    }
 }
 
 fn close(fd: i32) {
@@ -209,31 +199,6 @@ fn own_files(shared: &Shared<'_>) -> Result<()> {
     done(unsafe { call!(libc::SYS_unshare, libc::CLONE_FILES) })?;
     shared.own_files.store(1, Ordering::Release);
     Ok(())
-}
-
-/// `struct ifreq` as far as the flags reach.
-#[repr(C)]
-struct InterfaceRequest {
-    name: [u8; 16],
-    flags: i16,
-    rest: [u8; 22],
-}
-
-/// The scratch slot of steps that open a descriptor and close it again.
-const SCRATCH: Slot = Slot::new(0);
-
-fn loopback_up(shared: &Shared<'_>) -> Result<()> {
-    // SAFETY: integers.
-    let socket = unsafe { call!(libc::SYS_socket, libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) }?;
-    shared.keep(SCRATCH, socket);
-    let mut request = InterfaceRequest { name: [0; 16], flags: 0, rest: [0; 22] };
-    request.name[0] = b'l';
-    request.name[1] = b'o';
-    request.flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
-    // SAFETY: the structure is as long as the kernel reads (40 bytes).
-    let answer = unsafe { call!(libc::SYS_ioctl, socket, libc::SIOCSIFFLAGS, &raw const request) };
-    shared.release(SCRATCH);
-    done(answer)
 }
 
 fn open(path: &CString, flags: i32) -> Result<usize> {

@@ -43,6 +43,12 @@ pub(crate) struct Serve {
     /// Most uploads at a time
     #[arg(long, value_name = "N", default_value_t = Limits::default().uploads, value_parser = positive)]
     max_uploads: usize,
+    /// Most uploads that were begun and not finished
+    #[arg(long, value_name = "N", default_value_t = Limits::default().unfinished_uploads, value_parser = positive)]
+    max_unfinished_uploads: usize,
+    /// Most bytes of uploads that were not finished
+    #[arg(long, value_name = "BYTES", default_value_t = Limits::default().unfinished_bytes, value_parser = clap::value_parser!(u64).range(1..))]
+    max_unfinished_bytes: u64,
     /// Longest silence of a client in the middle of a request or an answer
     #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().progress.as_secs(), value_parser = clap::value_parser!(u64).range(1..=3600))]
     client_timeout_secs: u64,
@@ -73,6 +79,8 @@ impl Serve {
         let limits = Limits {
             connections: self.max_connections,
             uploads: self.max_uploads,
+            unfinished_uploads: self.max_unfinished_uploads,
+            unfinished_bytes: self.max_unfinished_bytes,
             progress: Duration::from_secs(self.client_timeout_secs),
             upload_idle: Duration::from_secs(self.upload_idle_secs),
             ..Limits::default()

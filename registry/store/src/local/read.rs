@@ -27,12 +27,11 @@ impl LocalStore {
     /// # Errors
     /// An I/O error.
     pub fn locate(&self, chunk: &ChunkDigest) -> Result<Option<(PackDigest, Place)>> {
-        let mut index = self.index();
-        if let Some(found) = index.find(chunk).map_err(|error| self.io(error))? {
+        if let Some(found) = self.index.find(chunk).map_err(|error| self.io(error))? {
             return Ok(Some(found));
         }
-        index.refresh(Refresh::Changed).map_err(|error| self.io(error))?;
-        index.find(chunk).map_err(|error| self.io(error))
+        self.index.refresh(Refresh::Changed).map_err(|error| self.io(error))?;
+        self.index.find(chunk).map_err(|error| self.io(error))
     }
 
     /// The file of an object, for whoever sends it on as it is. Nothing is checked.

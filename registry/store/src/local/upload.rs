@@ -103,6 +103,27 @@ impl LocalStore {
         Ok(UploadId::parse(name).expect("the name was made of letters and digits above"))
     }
 
+    /// How many unfinished uploads there are, and how many bytes have arrived of them.
+    ///
+    /// # Errors
+    /// The store's failure.
+    pub fn unfinished_uploads(&self) -> Result<(usize, u64)> {
+        let entries = match fs::read_dir(self.root.join(UPLOADS)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((0, 0)),
+            entries => entries.map_err(|error| self.io(error))?,
+        };
+        let (mut count, mut bytes) = (0, 0u64);
+        for entry in entries {
+            match entry.and_then(|entry| entry.metadata()) {
+                Ok(metadata) => (count, bytes) = (count + 1, bytes.saturating_add(metadata.len())),
+                // It was finished meanwhile.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(self.io(error)),
+            }
+        }
+        Ok((count, bytes))
+    }
+
     fn upload_path(&self, id: &UploadId) -> PathBuf {
         self.root.join(UPLOADS).join(&id.0)
     }

@@ -26,6 +26,9 @@ use crate::layout::Object;
 use crate::pack::{self, FinishedPack, ReadError};
 use crate::source::Store;
 
+/// Chunks that are looked up at a time: some 20 MiB.
+const LOOK_UP_CHUNKS: usize = 1 << 18;
+
 impl LocalStore {
     /// Takes a pack that this process has written in a [`crate::Scratch`] of this store. It is moved, not read again.
     ///
@@ -52,9 +55,8 @@ impl LocalStore {
     fn publish_pack(&self, digest: &PackDigest, file: &Path, tables: Arc<Tables>) -> Result<()> {
         let path = self.object_path(Object::pack(digest));
         self.disk.publish(file, &path).map_err(|error| self.io(error))?;
-        let mut index = self.index();
-        index.forget_tables(digest);
-        index.add(*digest, tables);
+        self.index.forget_tables(digest);
+        self.index.add(*digest, tables);
         Ok(())
     }
 
@@ -94,21 +96,27 @@ impl LocalStore {
     /// # Errors
     /// [`Error::NotFound`] naming a chunk that the store lacks, or has with another length.
     pub(crate) fn locations_of(&self, map: Map<'_>) -> Result<Locations> {
-        let mut index = self.index();
-        index.refresh(Refresh::Changed).map_err(|error| self.io(error))?;
+        let refresh = |how| self.index.refresh(how).map_err(|error| self.io(error));
+        let find = |chunks: &[ChunkDigest]| self.index.find_many(chunks).map_err(|error| self.io(error));
+        refresh(Refresh::Changed)?;
         let mut packs = Packs::default();
         let mut records = Vec::with_capacity(map.extents().len());
         let mut looked_everywhere = false;
-        for extent in map.extents() {
-            let mut found = index.find(&extent.chunk).map_err(|error| self.io(error))?;
-            if found.is_none() && !looked_everywhere {
+        for window in map.extents().chunks(LOOK_UP_CHUNKS) {
+            let chunks: Vec<ChunkDigest> = window.iter().map(|extent| extent.chunk).collect();
+            let mut found = find(&chunks)?;
+            if !looked_everywhere && found.iter().any(Option::is_none) {
                 looked_everywhere = true;
-                index.refresh(Refresh::All).map_err(|error| self.io(error))?;
-                found = index.find(&extent.chunk).map_err(|error| self.io(error))?;
+                refresh(Refresh::All)?;
+                found = find(&chunks)?;
             }
-            match found {
-                Some((pack, place)) if fits(&place, extent) => records.push(Record::new(packs.number(pack), &place)),
-                _ => return Err(self.chunk_not_found(&extent.chunk)),
+            for (extent, found) in window.iter().zip(found) {
+                match found {
+                    Some((pack, place)) if fits(&place, extent) => {
+                        records.push(Record::new(packs.number(pack), &place));
+                    }
+                    _ => return Err(self.chunk_not_found(&extent.chunk)),
+                }
             }
         }
         Ok(Locations { packs: packs.list, records })
@@ -121,7 +129,7 @@ impl LocalStore {
         let pack = packs.iter().zip(&paths).find(|(_, path)| **path == lost).map(|(pack, _)| pack);
         let pack = pack.expect("the path is one of those");
         // Its chunks are missing from now on.
-        self.index().forget_tables(pack);
+        self.index.forget_tables(pack);
         Err(self.not_found(Object::pack(pack)))
     }
 
@@ -170,15 +178,9 @@ impl Packs {
 
 impl Store for LocalStore {
     fn missing_chunks(&self, chunks: &[ChunkDigest]) -> Result<Vec<ChunkDigest>> {
-        let mut index = self.index();
-        index.refresh(Refresh::Changed).map_err(|error| self.io(error))?;
-        let mut missing = Vec::new();
-        for chunk in chunks {
-            if index.find(chunk).map_err(|error| self.io(error))?.is_none() {
-                missing.push(*chunk);
-            }
-        }
-        Ok(missing)
+        self.index.refresh(Refresh::Changed).map_err(|error| self.io(error))?;
+        let found = self.index.find_many(chunks).map_err(|error| self.io(error))?;
+        Ok(chunks.iter().zip(found).filter(|(_, found)| found.is_none()).map(|(chunk, _)| *chunk).collect())
     }
 
     fn has_layer(&self, digest: &LayerDigest) -> Result<bool> {
