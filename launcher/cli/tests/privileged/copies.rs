@@ -100,3 +100,50 @@ fn privileged_what_cannot_be_copied_is_said() {
     // A file may be of any size to the tenant's /proc; the copy ends.
     failure(&["cp", &format!("{id}:/proc/kcore"), target]);
 }
+
+/// A tar archive of one hard link.
+fn hard_link(name: &str, target: &str) -> Vec<u8> {
+    let mut archive = vec![0; 512 * 3];
+    let fields: [(usize, &str); 9] = [
+        (0, name),
+        (100, "0000644"),
+        (108, "0000000"),
+        (116, "0000000"),
+        (124, "00000000000"),
+        (136, "00000000000"),
+        (148, "        1"),
+        (157, target),
+        (257, "ustar\x0000"),
+    ];
+    for (at, text) in fields {
+        archive[at..at + text.len()].copy_from_slice(text.as_bytes());
+    }
+    let sum: u32 = archive.iter().map(|byte| u32::from(*byte)).sum();
+    archive[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    archive
+}
+
+#[test]
+fn privileged_what_is_mounted_inside_is_closed_to_copies() {
+    use std::io::{Read, Write};
+    let node = Node::start();
+    let id = node.create();
+    let here = node.directory.path();
+    for path in ["/proc/kmsg", "/proc/iomem", "/proc/1/maps", "/dev/null", "/sys/devices/system/cpu/online"] {
+        let output = node.dsec(&["cp", &format!("{id}:{path}"), here.join("stolen").to_str().unwrap()]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && error.contains("file system other than the root's"), "{path}: {error}");
+    }
+    // A hard link in an archive is a copy of what it names.
+    for target in ["proc/kmsg", "proc/iomem", "dev/null"] {
+        let archive = hard_link("log", target);
+        let mut edge = std::os::unix::net::UnixStream::connect(node.socket()).unwrap();
+        let head = format!("PUT /v1/sandboxes/{id}/files?path=/ HTTP/1.1\r\nhost: edge\r\nconnection: close\r\n");
+        write!(edge, "{head}content-length: {}\r\n\r\n", archive.len()).unwrap();
+        edge.write_all(&archive).unwrap();
+        let mut answer = String::new();
+        edge.read_to_string(&mut answer).unwrap();
+        assert!(!answer.starts_with("HTTP/1.1 200") && answer.contains("file system other than"), "{target}: {answer}");
+    }
+    node.ok(&["exec", &id, "sh", "-c", "test ! -s /log"]);
+}
