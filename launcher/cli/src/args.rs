@@ -1,6 +1,5 @@
 //! What can be typed.
 
-use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
@@ -20,45 +19,6 @@ pub struct Args {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
-}
-
-/// The commands that are waited for: as [`Args`], without the others, as describing those takes longer than reading
-/// the line. Whatever is no whole command line of theirs is for [`Args`] to judge.
-#[derive(Debug, Parser)]
-#[command(disable_help_flag = true, disable_help_subcommand = true, disable_version_flag = true)]
-struct Short {
-    #[arg(long, global = true, env = "DSEC_EDGE", default_value = EDGE_SOCKET)]
-    edge: PathBuf,
-    #[arg(long, global = true)]
-    json: bool,
-    #[command(subcommand)]
-    command: ShortCommand,
-}
-
-#[derive(Debug, Subcommand)]
-enum ShortCommand {
-    Run(Run),
-    Exec(Exec),
-}
-
-impl Args {
-    /// Reads a command line.
-    ///
-    /// # Errors
-    /// When it is none, or asks for help; the error has the text.
-    pub fn of(line: impl IntoIterator<Item = OsString>) -> Result<Self, clap::Error> {
-        let line: Vec<_> = line.into_iter().collect();
-        match Short::try_parse_from(&line) {
-            Ok(Short { edge, json, command }) => {
-                let command = match command {
-                    ShortCommand::Run(run) => Command::Run(run),
-                    ShortCommand::Exec(exec) => Command::Exec(exec),
-                };
-                Ok(Self { edge, json, command })
-            }
-            Err(_) => Self::try_parse_from(line),
-        }
-    }
 }
 
 const EXIT_CODES: &str = "\
@@ -300,29 +260,6 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Args::command().debug_assert();
-    }
-
-    #[test]
-    fn the_short_reading_and_the_long_one_agree() {
-        for line in [
-            "dsec run base",
-            "dsec --json run --memory 1G -e A=B -n base -- sh -c x",
-            "dsec run --edge /x base ls --help",
-            "dsec exec -u ann --timeout 3 id -- --version",
-            "dsec exec id",
-        ] {
-            let line: Vec<_> = line.split(' ').map(OsString::from).collect();
-            let (short, long) = (Args::of(line.clone()).unwrap(), Args::try_parse_from(&line).unwrap());
-            assert!(Short::try_parse_from(&line).is_ok(), "{line:?}");
-            assert_eq!(format!("{short:?}"), format!("{long:?}"), "{line:?}");
-        }
-        for line in
-            ["dsec", "dsec run", "dsec run --help", "dsec help run", "dsec --version", "dsec exec --bad x", "dsec ps"]
-        {
-            let line: Vec<_> = line.split(' ').map(OsString::from).collect();
-            let (short, long) = (Args::of(line.clone()), Args::try_parse_from(&line));
-            assert_eq!(format!("{short:?}"), format!("{long:?}"), "{line:?}");
-        }
     }
 
     #[test]

@@ -13,10 +13,12 @@ mod print;
 
 use std::process::ExitCode;
 
+use clap::Parser;
+
 /// Runs the command line of this process; its exit code.
 #[must_use]
 pub fn main() -> ExitCode {
-    let args = match args::Args::of(std::env::args_os()) {
+    let args = match args::Args::try_parse() {
         Ok(args) => args,
         Err(error) => {
             // Help and version are no failures; a closed pipe is nobody's.
