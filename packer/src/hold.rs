@@ -86,8 +86,8 @@ impl Hold {
         let request = format!("POST /v1/sandboxes/{sandbox}/hold HTTP/1.1\r\nhost: edge\r\ncontent-length: 0\r\n\r\n");
         stream.write_all(request.as_bytes()).map_err(failed)?;
 
-        let reader = stream.try_clone().map_err(failed)?;
-        let answer = Answer::read(BufReader::new(reader.take(MAX_ANSWER_BYTES))).map_err(|error| match error {
+        let mut reader = BufReader::new(stream.try_clone().map_err(failed)?.take(MAX_ANSWER_BYTES));
+        let answer = Answer::read(&mut reader).map_err(|error| match error {
             ReadError::Io(source) => failed(source),
             ReadError::Protocol(what) => Error::Protocol { socket: socket.to_owned(), what },
         })?;
@@ -95,6 +95,10 @@ impl Hold {
             let message = serde_json::from_slice::<ErrorBody>(&answer.line).map(|body| body.message);
             let message = message.unwrap_or_else(|_| format!("status {}", answer.status));
             return Err(Error::Refused { sandbox: sandbox.to_owned(), status: answer.status, message });
+        }
+        // What came in one piece with the line is seen here or never: the socket does not give it a second time.
+        if answer.ended || !reader.buffer().is_empty() {
+            return Err(Error::Lost { sandbox: sandbox.to_owned() });
         }
         let answer = serde_json::from_slice(&answer.line)
             .map_err(|_| Error::Protocol { socket: socket.to_owned(), what: "the body is no hold" })?;
@@ -128,6 +132,8 @@ struct Answer {
     status: u16,
     /// The first line of the body, without its end.
     line: Vec<u8>,
+    /// Whether more than that line was read of the body: its end, or bytes that no hold has.
+    ended: bool,
 }
 
 enum ReadError {
@@ -149,13 +155,13 @@ enum Body {
 }
 
 impl Answer {
-    fn read(mut reader: impl BufRead) -> Result<Self, ReadError> {
-        let status_line = read_line(&mut reader)?;
+    fn read(reader: &mut impl BufRead) -> Result<Self, ReadError> {
+        let status_line = read_line(reader)?;
         let status = status_line.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
         let status = status.ok_or(ReadError::Protocol("no HTTP/1.1 status line"))?;
         let mut body = Body::ToTheEnd;
         loop {
-            let header = read_line(&mut reader)?;
+            let header = read_line(reader)?;
             if header.is_empty() {
                 break;
             }
@@ -167,12 +173,13 @@ impl Answer {
                 body = Body::Length(value.parse().map_err(|_| ReadError::Protocol("a malformed length"))?);
             }
         }
-        let line = match body {
-            Body::Chunked => read_chunked_line(&mut reader)?,
-            Body::Length(bytes) => first_line(reader.take(bytes))?,
+        let (line, ended) = match body {
+            Body::Chunked => read_chunked_line(reader)?,
+            // A body of a known length is whole already.
+            Body::Length(bytes) => (first_line(reader.take(bytes))?.0, true),
             Body::ToTheEnd => first_line(reader)?,
         };
-        Ok(Self { status, line })
+        Ok(Self { status, line, ended })
     }
 }
 
@@ -187,23 +194,23 @@ fn read_line(reader: &mut impl BufRead) -> Result<String, ReadError> {
     }
 }
 
-/// Up to the first line feed or the end.
-fn first_line(mut reader: impl BufRead) -> Result<Vec<u8>, ReadError> {
+/// Up to the first line feed or the end, and whether it was the end.
+fn first_line(mut reader: impl BufRead) -> Result<(Vec<u8>, bool), ReadError> {
     let mut line = Vec::new();
     reader.read_until(b'\n', &mut line)?;
-    line.pop_if(|byte| *byte == b'\n');
-    Ok(line)
+    let ended = line.pop_if(|byte| *byte == b'\n').is_none();
+    Ok((line, ended))
 }
 
 /// The same of a chunked body, reading no further than the chunk that has it.
-fn read_chunked_line(reader: &mut impl BufRead) -> Result<Vec<u8>, ReadError> {
+fn read_chunked_line(reader: &mut impl BufRead) -> Result<(Vec<u8>, bool), ReadError> {
     let mut line = Vec::new();
     loop {
         let size = read_line(reader)?;
         let digits = size.split(';').next().unwrap_or_default().trim();
         let bytes = u64::from_str_radix(digits, 16).map_err(|_| ReadError::Protocol("a malformed chunk size"))?;
         if bytes == 0 {
-            return Ok(line);
+            return Ok((line, true));
         }
         if bytes > MAX_ANSWER_BYTES {
             return Err(ReadError::Protocol("a chunk that is too long"));
@@ -215,8 +222,9 @@ fn read_chunked_line(reader: &mut impl BufRead) -> Result<Vec<u8>, ReadError> {
             return Err(ReadError::Protocol("a malformed end of a chunk"));
         }
         if let Some(end) = line[before..].iter().position(|byte| *byte == b'\n') {
+            let more = line.len() > before + end + 1;
             line.truncate(before + end);
-            return Ok(line);
+            return Ok((line, more));
         }
     }
 }
@@ -226,8 +234,53 @@ mod tests {
     use super::*;
 
     fn line_of(answer: &str) -> Option<(u16, String)> {
-        let answer = Answer::read(answer.as_bytes()).ok()?;
+        let answer = Answer::read(&mut answer.as_bytes()).ok()?;
         Some((answer.status, String::from_utf8(answer.line).unwrap()))
+    }
+
+    /// What is made of an answer that comes in one piece on a connection that stays open.
+    fn hold_on(answer: &str) -> Result<(), Error> {
+        use std::os::unix::net::UnixListener;
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("edge.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        std::thread::scope(|scope| {
+            let edge = scope.spawn(|| {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut request = [0; 1024];
+                assert!(stream.read(&mut request).unwrap() > 0);
+                stream.write_all(answer.as_bytes()).unwrap();
+                stream
+            });
+            let hold = Hold::take(&socket, "s-1");
+            let connection = edge.join().unwrap();
+            let held = hold.and_then(|hold| hold.check());
+            drop(connection);
+            held
+        })
+    }
+
+    #[test]
+    fn an_end_that_comes_together_with_the_line_is_noticed() {
+        let digest = dsec_format::ImageDigest::of(b"image");
+        let line = format!(
+            "{}\n",
+            serde_json::json!({"id": "s-1", "upper": "/u", "image": digest, "layers": [], "id_base": 0})
+        );
+        let bytes = line.len();
+        let chunked = format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{bytes:x}\r\n{line}\r\n");
+        hold_on(&chunked).unwrap();
+        let over = [
+            format!("{chunked}0\r\n\r\n"),
+            format!("{chunked}1\r\n"),
+            format!("HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{line}x\r\n", bytes + 1),
+            format!("HTTP/1.1 200 OK\r\ncontent-length: {bytes}\r\n\r\n{line}"),
+            format!("HTTP/1.1 200 OK\r\n\r\n{line}more"),
+        ];
+        for answer in over {
+            let held = hold_on(&answer);
+            assert!(matches!(held, Err(Error::Lost { .. })), "{answer:?}: {held:?}");
+        }
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //!
 //! The daemon keeps the layers mounted for the holder `directory/PATH` until it is released. Whatever fails, nothing is
 //! held and nothing is mounted; asking again after a crash in between gives the same holder.
+//!
+//! An image is a stranger's: its set-id programs have no power here, and its device nodes open nothing.
 
 mod table;
 
@@ -18,10 +20,11 @@ use dsec_format::refs::Spec;
 use rustix::fs::CWD;
 use rustix::io::Errno;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, fsconfig_create,
-    fsconfig_set_string, fsmount, fsopen, move_mount, open_tree, unmount,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags,
+    fsconfig_create, fsconfig_set_string, fsmount, fsopen, mount_remount, move_mount, open_tree, unmount,
 };
 
+use crate::tree::directory::magic_link;
 use table::Entry;
 
 /// How long the daemon may take for one request. A mount may wait for a registry.
@@ -242,16 +245,26 @@ pub fn mount(daemon: Daemon<'_>, image: Spec, directory: &Path) -> Result<Mounte
         return Err(Error::Occupied { path: point.path });
     }
     let mounted = daemon.mount(image, &point.holder)?;
-    let attached = union_of(&point, &mounted).and_then(|tree| {
-        let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
-        move_mount(tree, "", CWD, &point.path, flags).map_err(point.kernel("attach the mount"))
-    });
-    if let Err(error) = attached {
+    if let Err(error) = union_of(&point, &mounted).and_then(|tree| attach(&point, &tree)) {
         // The first error is the one to tell.
         let _ = daemon.release(&point.holder);
         return Err(error);
     }
     Ok(mounted)
+}
+
+/// Puts a mount in its place, with what keeps a stranger's files from acting.
+fn attach(point: &Point, tree: &OwnedFd) -> Result<(), Error> {
+    let flags = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+    move_mount(tree, "", CWD, &point.path, flags).map_err(point.kernel("attach the mount"))?;
+    // A bound layer comes with the flags of the daemon's own mount; these do not depend on them. Only a mount that is
+    // attached can be changed this way.
+    let flags = MountFlags::BIND | MountFlags::RDONLY | MountFlags::NOSUID | MountFlags::NODEV;
+    mount_remount(magic_link(tree), flags, "").map_err(|errno| {
+        // The first error is the one to tell.
+        let _ = unmount(&point.path, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH);
+        point.kernel("protect the mount")(errno)
+    })
 }
 
 /// A mount of all layers that is nowhere yet.
@@ -265,15 +278,17 @@ fn union_of(point: &Point, mounted: &Mounted) -> Result<OwnedFd, Error> {
         fsconfig_set_string(&overlay, key, value.as_bytes()).map_err(point.kernel("set up the overlay"))
     };
     set("source", OsStr::new(SOURCE))?;
-    // Layers never carry either; saying so keeps a crafted one from being believed.
+    // No layer carries either: `dsec_erofs::check` refuses it, at the daemon too. (A sandbox's overlay has redirects on
+    // for the marks of its own upper directory.) Saying so here costs nothing.
     set("redirect_dir", OsStr::new("nofollow"))?;
     set("metacopy", OsStr::new("off"))?;
     for layer in mounted.layers.iter().rev() {
         set("lowerdir+", OsStr::new(&layer.path))?;
     }
     fsconfig_create(&overlay).map_err(point.kernel("create the overlay"))?;
-    fsmount(&overlay, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)
-        .map_err(point.kernel("mount the overlay"))
+    let attributes =
+        MountAttrFlags::MOUNT_ATTR_RDONLY | MountAttrFlags::MOUNT_ATTR_NOSUID | MountAttrFlags::MOUNT_ATTR_NODEV;
+    fsmount(&overlay, FsMountFlags::FSMOUNT_CLOEXEC, attributes).map_err(point.kernel("mount the overlay"))
 }
 
 /// Ends what [`mount`] began.

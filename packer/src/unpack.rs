@@ -8,7 +8,7 @@
 //! of that is refused by the kernel; then either nothing is unpacked and [`Error::Privileges`] says what it would
 //! take, or ([`Owners::Own`]) that part is left out and counted.
 
-mod place;
+mod staging;
 mod write;
 
 use std::path::{Path, PathBuf};
@@ -20,7 +20,7 @@ use crate::monitor::{Monitor, Stage};
 use crate::tree::{FileTree, Kind, Node, PathError, show};
 use crate::view::View;
 use crate::{Cancel, Cancelled};
-use place::Place;
+use staging::Staging;
 use write::Writer;
 
 /// What to do with owners, devices and privileged xattrs.
@@ -87,6 +87,12 @@ pub enum Error {
         /// The place.
         path: PathBuf,
     },
+    /// Somebody else made the directory in which the tree would be made.
+    #[error("{} is not a directory of this user alone; remove it first", path.display())]
+    Foreign {
+        /// That directory.
+        path: PathBuf,
+    },
     /// The place cannot be prepared.
     #[error("cannot {what} {}", path.display())]
     Place {
@@ -142,12 +148,12 @@ pub fn unpack(
     if owners == Owners::Same && left_out != LeftOut::default() {
         return Err(Error::Privileges { needed: left_out });
     }
-    let place = Place::prepare(directory)?;
+    let staging = Staging::prepare(directory)?;
     monitor.begin(Stage::Unpack, None);
     let mut writer = Writer::new(view, chunks, owners, monitor, cancel);
-    writer.run(place.root())?;
+    writer.run(staging.root())?;
     let stats = Stats { left_out, ..writer.stats() };
-    place.publish()?;
+    staging.publish()?;
     Ok(stats)
 }
 

@@ -100,7 +100,7 @@ pub(crate) fn classify(error: &(dyn StdError + 'static)) -> Option<(Exit, Option
 fn classify_unpack(error: &unpack::Error) -> Option<(Exit, Option<&'static str>)> {
     match error {
         unpack::Error::NotEmpty { .. } | unpack::Error::MountPoint { .. } => Some((Exit::Conflict, None)),
-        unpack::Error::Busy { .. } => Some((Exit::Conflict, None)),
+        unpack::Error::Busy { .. } | unpack::Error::Foreign { .. } => Some((Exit::Conflict, None)),
         unpack::Error::Privileges { .. } => Some((Exit::Refused, Some("--no-same-owner leaves these out"))),
         unpack::Error::Image(_)
         | unpack::Error::Content { .. }

@@ -143,6 +143,34 @@ fn privileged_one_layer_is_bound() {
 }
 
 #[test]
+fn privileged_set_id_programs_and_devices_of_an_image_have_no_power() {
+    need_root();
+    let lab = Lab::new();
+    let layers = two_layers(&lab);
+    sh(&layers[0], "cp \"$(command -v id)\" id; chmod 4755 id; mknod -m 666 null c 1 3; chmod 755 .");
+    // The temporary directory is root's alone: open the way for the user of this test.
+    sh(&lab.path("."), "chmod 755 .");
+    for layers in [layers.clone(), layers[..1].to_vec()] {
+        let stub = Stub::start(&lab, layers);
+        let point = lab.directory("point");
+        mount(stub.daemon(), "known:1".parse().unwrap(), &point).unwrap();
+        let device = fs_err::File::open(point.join("null")).map(drop);
+        let done = std::process::Command::new("setpriv")
+            .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
+            .arg(point.join("id"))
+            .arg("-u")
+            .output();
+        let written = fs_err::write(point.join("new"), "");
+        unmounted(&stub, &point);
+        fs_err::remove_dir(&point).unwrap();
+        fs_err::remove_file(&stub.socket).unwrap();
+        assert_eq!(device.unwrap_err().kind(), std::io::ErrorKind::PermissionDenied);
+        assert_eq!(String::from_utf8(done.unwrap().stdout).unwrap(), "65534\n");
+        assert_eq!(written.unwrap_err().kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    }
+}
+
+#[test]
 fn privileged_whatever_fails_nothing_is_held_and_foreign_mounts_stay() {
     need_root();
     let lab = Lab::new();

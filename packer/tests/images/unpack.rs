@@ -129,6 +129,28 @@ fn places_that_cannot_be_used() {
 }
 
 #[test]
+fn privileged_a_planted_directory_is_not_used() {
+    need_root();
+    let lab = Lab::new();
+    let tree = lab.directory("tree");
+    sh(&tree, "echo x >file");
+    let image = lab.image(&[&tree]);
+    let planted = lab.directory(".to.dsec-unpack");
+    sh(&planted, "echo theirs >file");
+    for script in ["chown 65534 .; chmod 700 .", "chown 0:0 .; chmod 777 .", "chmod 770 ."] {
+        sh(&planted, script);
+        let refused = unpack_image(&lab, &image, &lab.path("to"), Owners::Same, &Cancel::new());
+        assert!(matches!(&refused, Err(Error::Foreign { path }) if *path == planted), "{script}: {refused:?}");
+        assert_eq!(fs_err::read_to_string(planted.join("file")).unwrap(), "theirs\n");
+        assert!(!lab.path("to").exists());
+    }
+    // What a process of our own left shortly before its end.
+    sh(&planted, "chmod 755 .");
+    unpack_image(&lab, &image, &lab.path("to"), Owners::Same, &Cancel::new()).unwrap();
+    assert_eq!(lab.differences(&image, &lab.path("to")), Vec::<String>::new());
+}
+
+#[test]
 fn privileged_a_mount_point_is_not_replaced() {
     need_root();
     let lab = Lab::new();

@@ -8,10 +8,11 @@ use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, RenameFla
 use rustix::io::Errno;
 
 use super::Error;
+use crate::tree::directory::magic_link;
 
 /// A directory beside the place that was asked for; removed again unless it is published.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Staging {
     /// For messages.
     path: PathBuf,
     parent: OwnedFd,
@@ -24,7 +25,7 @@ pub(super) struct Place {
 
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-impl Place {
+impl Staging {
     /// Checks that `path` is free and makes the temporary directory.
     pub(super) fn prepare(path: &Path) -> Result<Self, Error> {
         // The parent's own path may lead through symlinks, the last name must not be one.
@@ -68,7 +69,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Staging {
     fn drop(&mut self) {
         if !self.published {
             // What cannot be removed is found and removed by the next try.
@@ -122,13 +123,27 @@ fn claim(parent: &OwnedFd, temporary: &OsStr, path: &Path) -> Result<OwnedFd, Er
             Err(Errno::WOULDBLOCK) => return Err(Error::Busy { path: path.to_owned() }),
             Err(errno) => return Err(error("lock")(errno)),
         }
+        check_own(&root, path.with_file_name(temporary))?;
         // Whoever had the lock before may have renamed or removed it meanwhile.
         if !is_at(parent, temporary, &root).map_err(error("look at"))? {
             continue;
         }
+        // A tree that was nearly finished has its own mode.
+        rustix::fs::fchmod(&root, Mode::RWXU).map_err(error("close to others"))?;
         empty(&root).map_err(error("remove the leftovers in"))?;
         return Ok(root);
     }
+}
+
+/// Whoever owns a directory, or may write to it, can exchange what is made in it. In a directory like `/tmp` anybody can
+/// make the temporary one beforehand.
+fn check_own(root: &OwnedFd, path: PathBuf) -> Result<(), Error> {
+    let stat = match rustix::fs::fstat(root) {
+        Ok(stat) => stat,
+        Err(errno) => return Err(Error::Place { what: "look at", path, source: errno.into() }),
+    };
+    let is_own = stat.st_uid == rustix::process::geteuid().as_raw();
+    if is_own && stat.st_mode & 0o022 == 0 { Ok(()) } else { Err(Error::Foreign { path }) }
 }
 
 fn is_at(parent: &OwnedFd, name: &OsStr, fd: &OwnedFd) -> Result<bool, Errno> {
@@ -173,8 +188,7 @@ fn empty(directory: &OwnedFd) -> Result<(), Errno> {
             }
         }
         if let Some(name) = deeper {
-            let _ = rustix::fs::chmodat(level, &name, Mode::RWXU, AtFlags::empty());
-            let below = rustix::fs::openat(level, &name, DIRECTORY, Mode::empty())?;
+            let below = open_own(level, &name)?;
             levels.push((below, Some(name)));
             continue;
         }
@@ -184,6 +198,19 @@ fn empty(directory: &OwnedFd) -> Result<(), Errno> {
         }
     }
     Ok(())
+}
+
+/// A directory to empty. An unprivileged user may have one that he must not read: its mode is changed through a
+/// descriptor, so that nothing else's is.
+fn open_own(above: &OwnedFd, name: &std::ffi::CStr) -> Result<OwnedFd, Errno> {
+    match rustix::fs::openat(above, name, DIRECTORY, Mode::empty()) {
+        Err(Errno::ACCESS) => {}
+        opened => return opened,
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let below = rustix::fs::openat(above, name, flags, Mode::empty())?;
+    rustix::fs::chmod(magic_link(&below), Mode::RWXU)?;
+    rustix::fs::open(magic_link(&below), DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty())
 }
 
 fn reopen(directory: &OwnedFd) -> Result<OwnedFd, Errno> {
