@@ -17,7 +17,7 @@ use dsec_format::image::Image;
 use dsec_format::locations::Locations;
 use dsec_format::{ImageDigest, LayerDigest};
 use dsec_store::Source;
-use dsec_store::layer::{UnpackError, read_header, unpack};
+use dsec_store::layer::{UnpackError, read_extents, read_header};
 use serde::Serialize;
 
 use crate::monitor::{Monitor, Stage};
@@ -185,8 +185,7 @@ pub fn report(
 fn read_layer(source: &dyn Source, digest: &LayerDigest, number: u32, sorter: &mut Sorter<'_>) -> Result<u64, Error> {
     let failed = |source| Error::Layer { layer: *digest, source };
     let header = read_header(&mut source.open_layer(digest)?, digest).map_err(failed)?;
-    let mut extents = Vec::new();
-    unpack(&mut source.open_layer(digest)?, digest, &mut io::sink(), &mut extents).map_err(failed)?;
+    let extents = read_extents(&mut source.open_layer(digest)?, digest, &source.describe())?;
     let map = Map::decode(&extents).map_err(|source| Error::Extents { layer: *digest, source })?;
     let locations = source.read_locations(digest)?;
     add_chunks(digest, number, map, &locations, sorter)?;
