@@ -27,7 +27,7 @@ use crate::hold;
 use crate::input::Part;
 use crate::monitor::{Monitor, Stage};
 use crate::tree::{Error as TreeError, PathError};
-use crate::upper::{IdRange, Lowers, Upper};
+use crate::upper::{IdRange, Lowers, Namespace, Upper};
 use crate::view::{Layers, View};
 use crate::{Cancel, Cancelled};
 use contents::UpperContents;
@@ -97,6 +97,8 @@ pub struct Request {
     pub upper: OwnedFd,
     /// Ids of the sandbox in it.
     pub ids: IdRange,
+    /// Where overlay's marks are in it.
+    pub namespace: Namespace,
     /// The image below it.
     pub parent: ImageDigest,
     /// The layers below it, when the caller knows them: they must be those of the parent.
@@ -135,7 +137,7 @@ pub fn pack_diff(
     let parent = read_parent(store, &request)?;
     rustix::fs::syncfs(&request.upper).map_err(|errno| Error::Sync(errno.into()))?;
     let lowers = Lowers::new(store, parent.layers.iter().map(|layer| layer.digest).collect());
-    let upper = Upper::new(request.upper, request.ids, &lowers);
+    let upper = Upper::new(request.upper, request.ids, request.namespace, &lowers);
 
     monitor.begin(Stage::Walk, None);
     let tree = fill::tree_of(&upper, monitor, cancel)?;
@@ -178,7 +180,7 @@ fn compare_with(
     monitor: &dyn Monitor,
     cancel: &Cancel,
 ) -> Result<(), Error> {
-    let layers = Layers::load(store, [layer])?;
+    let layers = Layers::load(store, [layer]).map_err(Box::new).map_err(Error::Layer)?;
     let changeset = View::changeset(&layers).map_err(Box::new).map_err(Error::Layer)?;
     let chunks = ChunkReader::new(store, [layer]);
     monitor.begin(Stage::Verify, None);

@@ -143,6 +143,26 @@ pub enum Error {
         #[source]
         source: dsec_erofs::image::Error,
     },
+    /// The metadata of a layer is not what this project writes, and may show another tree to a kernel.
+    #[error("layer {layer} is malformed")]
+    Unsound {
+        /// The layer.
+        layer: dsec_format::LayerDigest,
+        /// What is wrong with it.
+        #[source]
+        source: dsec_erofs::check::Error,
+    },
+    /// The layers of an image are too large to be held in memory.
+    #[error(
+        "the layers up to {layer} have {have_bytes} bytes of metadata, the limit is {} for an image",
+        crate::view::MAX_PLAIN_BYTES
+    )]
+    TooLarge {
+        /// The layer that is too much.
+        layer: dsec_format::LayerDigest,
+        /// What the layers come to with it.
+        have_bytes: u64,
+    },
     /// The extent map of a layer is malformed.
     #[error("extent map of layer {layer} is malformed")]
     Extents {

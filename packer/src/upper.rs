@@ -1,7 +1,9 @@
 //! An overlay's upper directory as the changeset that it is: a [`FileTree`] of what a layer keeps of it.
 //!
 //! - A whiteout is a character device 0:0 without further properties, whichever of the two forms the kernel used.
-//! - An opaque directory has `trusted.overlay.opaque=y`, whichever of the two namespaces the mount used.
+//! - Marks are believed in the one [`Namespace`] that the mount used, where programs inside cannot write them. Under the
+//!   prefix of the other one everything is data, and kept.
+//! - An opaque directory has `trusted.overlay.opaque=y`, whichever of the two it was.
 //! - Overlay's notes to itself (`origin`, `impure`, `upper`, `uuid`, `protattr`) are left out; `nlink`, which only a mount
 //!   with `index=on` writes, and an attribute that is not known are refused.
 //! - A renamed directory (`redirect`) becomes an opaque one with everything that it shows; a file that only its
@@ -25,10 +27,11 @@ use rustix::io::Errno;
 use crate::chunks::ChunkReader;
 use crate::tree::directory::{self, content_of, look, names_in, node_of};
 use crate::tree::{Content, Directory, Error as TreeError, FileTree, Kind, Node, Xattrs};
-use crate::view::{self, Layers, Piece, View};
+use crate::view::{self, Layers, Piece, View, stored_name};
 
 pub use ids::IdRange;
 use xattrs::Marks;
+pub use xattrs::Namespace;
 
 /// Why an upper directory cannot be kept. The caller adds the path.
 #[derive(Debug, thiserror::Error)]
@@ -98,12 +101,13 @@ impl<'a> Lowers<'a> {
 pub struct Upper<'a> {
     directory: Directory,
     ids: IdRange,
+    namespace: Namespace,
     lowers: &'a Lowers<'a>,
 }
 
 /// An inode of an upper directory, or of a lower one that a redirect brings in.
 pub struct Handle {
-    place: Place,
+    side: Side,
     /// Whether the kernel takes empty files with `overlay.whiteout` for whiteouts here.
     xattr_whiteouts: bool,
     /// Whether it is in a directory that shows its lower counterpart at another path: then whatever of that is seen
@@ -112,7 +116,7 @@ pub struct Handle {
     is_root: bool,
 }
 
-enum Place {
+enum Side {
     /// In the upper directory.
     Upper {
         handle: Box<directory::Handle>,
@@ -126,10 +130,10 @@ enum Place {
 }
 
 impl<'a> Upper<'a> {
-    /// The upper directory at a descriptor, over `lowers`, with ids in `ids`.
+    /// The upper directory at a descriptor, over `lowers`, with ids in `ids` and overlay's marks in `namespace`.
     #[must_use]
-    pub fn new(directory: OwnedFd, ids: IdRange, lowers: &'a Lowers<'a>) -> Self {
-        Self { directory: Directory::from_fd(directory), ids, lowers }
+    pub fn new(directory: OwnedFd, ids: IdRange, namespace: Namespace, lowers: &'a Lowers<'a>) -> Self {
+        Self { directory: Directory::from_fd(directory), ids, namespace, lowers }
     }
 
     /// Bytes of a file that the layers below have.
@@ -139,10 +143,10 @@ impl<'a> Upper<'a> {
 
     /// Makes the handle of what is at `name` in the upper directory `parent`.
     fn upper_child(&self, parent: &Handle, name: &[u8], handle: directory::Handle) -> Result<Handle, TreeError> {
-        let marks = Marks::of(&handle)?;
-        let below = match &parent.place {
-            Place::Upper { lower, .. } => lower.as_deref(),
-            Place::Lower(_) => None,
+        let marks = Marks::of(&handle, self.namespace)?;
+        let below = match &parent.side {
+            Side::Upper { lower, .. } => lower.as_deref(),
+            Side::Lower(_) => None,
         };
         let follows = handle.is_directory() || marks.metacopy;
         let lower = match &marks.redirect {
@@ -152,25 +156,25 @@ impl<'a> Upper<'a> {
         };
         let moved = parent.moved || (handle.is_directory() && marks.redirect.is_some());
         let xattr_whiteouts = marks.xattr_whiteouts;
-        let place = Place::Upper { handle: Box::new(handle), lower, marks };
-        Ok(Handle { place, xattr_whiteouts, moved, is_root: false })
+        let side = Side::Upper { handle: Box::new(handle), lower, marks };
+        Ok(Handle { side, xattr_whiteouts, moved, is_root: false })
     }
 
     /// What is below a handle, when that is to be seen through it.
     fn seen_below(&self, handle: &Handle) -> Result<Option<view::Handle>, TreeError> {
-        match &handle.place {
-            Place::Upper { lower: Some(lower), .. } if handle.moved => {
+        match &handle.side {
+            Side::Upper { lower: Some(lower), .. } if handle.moved => {
                 let below = self.lowers.view()?;
                 let Some(found) = below.lookup(lower)? else { return Ok(None) };
                 Ok(below.is_directory(&found)?.then_some(found))
             }
-            Place::Upper { .. } => Ok(None),
-            Place::Lower(handle) => Ok(Some(handle.clone())),
+            Side::Upper { .. } => Ok(None),
+            Side::Lower(handle) => Ok(Some(handle.clone())),
         }
     }
 
     fn is_whiteout(&self, handle: &Handle, parent: &Handle) -> Result<bool, TreeError> {
-        let Place::Upper { handle, marks, .. } = &handle.place else { return Ok(false) };
+        let Side::Upper { handle, marks, .. } = &handle.side else { return Ok(false) };
         let stat = handle.stat();
         let device = stat.stx_mode & 0o170_000 == 0o020_000 && (stat.stx_rdev_major, stat.stx_rdev_minor) == (0, 0);
         let file = parent.xattr_whiteouts && marks.whiteout && stat.stx_mode & 0o170_000 == 0o100_000;
@@ -179,7 +183,7 @@ impl<'a> Upper<'a> {
 
     /// What has the data of a file that only its metadata was copied up of.
     fn data_below(&self, handle: &Handle) -> Result<Option<view::Handle>, TreeError> {
-        let Place::Upper { handle, lower, marks } = &handle.place else { return Ok(None) };
+        let Side::Upper { handle, lower, marks } = &handle.side else { return Ok(None) };
         if !marks.metacopy || handle.is_directory() {
             return Ok(None);
         }
@@ -220,16 +224,16 @@ impl FileTree for Upper<'_> {
 
     fn root(&self) -> Result<Handle, TreeError> {
         let handle = self.directory.root()?;
-        let marks = Marks::of(&handle)?;
+        let marks = Marks::of(&handle, self.namespace)?;
         let xattr_whiteouts = marks.xattr_whiteouts;
-        let place = Place::Upper { handle: Box::new(handle), lower: Some(Vec::new()), marks };
-        Ok(Handle { place, xattr_whiteouts, moved: false, is_root: true })
+        let side = Side::Upper { handle: Box::new(handle), lower: Some(Vec::new()), marks };
+        Ok(Handle { side, xattr_whiteouts, moved: false, is_root: true })
     }
 
     fn names(&self, directory: &Handle) -> Result<Vec<Vec<u8>>, TreeError> {
-        let mut names = match &directory.place {
-            Place::Upper { handle, .. } => names_in(handle)?,
-            Place::Lower(_) => Vec::new(),
+        let mut names = match &directory.side {
+            Side::Upper { handle, .. } => names_in(handle)?,
+            Side::Lower(_) => Vec::new(),
         };
         if !directory.moved {
             return Ok(names);
@@ -259,7 +263,7 @@ impl FileTree for Upper<'_> {
         if let Some(handle) = self.child_of_upper(directory, name)? {
             let mut child = self.upper_child(directory, name, handle)?;
             if self.is_whiteout(&child, directory)?
-                && let Place::Upper { marks, .. } = &mut child.place
+                && let Side::Upper { marks, .. } = &mut child.side
             {
                 marks.is_whiteout = true;
             }
@@ -267,21 +271,29 @@ impl FileTree for Upper<'_> {
         }
         let missing = || TreeError::io("find it")(Errno::NOENT);
         let below = self.seen_below(directory)?.ok_or_else(missing)?;
-        let place = Place::Lower(self.lowers.view()?.child(&below, name)?);
-        Ok(Handle { place, xattr_whiteouts: false, moved: true, is_root: false })
+        let side = Side::Lower(self.lowers.view()?.child(&below, name)?);
+        Ok(Handle { side, xattr_whiteouts: false, moved: true, is_root: false })
     }
 
     fn is_directory(&self, handle: &Handle) -> Result<bool, TreeError> {
-        match &handle.place {
-            Place::Upper { handle, .. } => Ok(handle.is_directory()),
-            Place::Lower(handle) => self.lowers.view()?.is_directory(handle),
+        match &handle.side {
+            Side::Upper { handle, .. } => Ok(handle.is_directory()),
+            Side::Lower(handle) => self.lowers.view()?.is_directory(handle),
         }
     }
 
     fn node(&self, handle: &Handle) -> Result<Node, TreeError> {
-        let (inner, marks) = match &handle.place {
-            Place::Upper { handle, marks, .. } => (handle, marks),
-            Place::Lower(handle) => return self.lowers.view()?.node(handle),
+        let (inner, marks) = match &handle.side {
+            Side::Upper { handle, marks, .. } => (handle, marks),
+            Side::Lower(handle) => {
+                let mut node = self.lowers.view()?.node(handle)?;
+                // As the merged tree shows them: attributes of a nested overlay must not become marks of this one.
+                for (name, _) in &mut node.xattrs {
+                    *name = stored_name(std::mem::take(name));
+                }
+                node.xattrs.sort_unstable();
+                return Ok(node);
+            }
         };
         if marks.is_whiteout {
             return Ok(whiteout());
@@ -291,17 +303,17 @@ impl FileTree for Upper<'_> {
         node.attributes.gid = self.ids.inside(node.attributes.gid)?;
         let redirected = inner.is_directory() && marks.redirect.is_some();
         let opaque = inner.is_directory() && !handle.is_root && (marks.opaque || redirected);
-        node.xattrs = xattrs::kept(node.xattrs, opaque, self.ids)?;
+        node.xattrs = xattrs::kept(node.xattrs, opaque, self.namespace, self.ids)?;
         Ok(node)
     }
 
     fn content(&self, handle: &Handle) -> Result<Content<'_>, TreeError> {
-        let below = match &handle.place {
-            Place::Upper { handle: inner, .. } => match self.data_below(handle)? {
+        let below = match &handle.side {
+            Side::Upper { handle: inner, .. } => match self.data_below(handle)? {
                 Some(below) => below,
                 None => return content_of(inner),
             },
-            Place::Lower(handle) => handle.clone(),
+            Side::Lower(handle) => handle.clone(),
         };
         Ok(Content::Stored(self.lowers.view()?.pieces(&below)?))
     }
@@ -309,7 +321,7 @@ impl FileTree for Upper<'_> {
 
 impl Upper<'_> {
     fn child_of_upper(&self, directory: &Handle, name: &[u8]) -> Result<Option<directory::Handle>, TreeError> {
-        let Place::Upper { handle, .. } = &directory.place else { return Ok(None) };
+        let Side::Upper { handle, .. } = &directory.side else { return Ok(None) };
         match look(handle, name) {
             Ok(handle) => Ok(Some(handle)),
             Err(TreeError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => Ok(None),

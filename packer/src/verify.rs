@@ -272,7 +272,7 @@ pub fn verify_against(
     found: &mut dyn FnMut(Difference),
 ) -> Result<Totals, Error> {
     let digests = || image.layers.iter().map(|layer| layer.digest);
-    let layers = Layers::load(source, digests())?;
+    let layers = Layers::load(source, digests()).map_err(Box::new).map_err(Error::Image)?;
     let view = View::merged(&layers).map_err(Box::new).map_err(Error::Image)?;
     let failed = |source| Error::Directory { path: directory.to_owned(), source: Box::new(source) };
     let directory = Directory::open(directory).map_err(failed)?;

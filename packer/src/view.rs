@@ -5,14 +5,15 @@
 //! (character device 0:0) hide what is below and are not seen; xattrs of overlay's own are not seen either.
 //! [`View::changeset`] shows one layer as it is stored, whiteouts and all.
 //!
-//! A handle is the places of an inode in the layers; nothing is kept per inode. A directory is opaque by
-//! `user.overlay.opaque` as by `trusted.overlay.opaque`, whichever of the two a mount would look at; the xattrs that are not
-//! seen are those of a privileged mount, which is what this project makes.
+//! A handle is the inodes of one path in the layers; nothing is kept per inode. Overlay's own xattrs are those in
+//! `trusted.overlay.`, as for the mounts that this project makes; `user.overlay.*` is data like any other. What an overlay
+//! mount would understand beside that a directory is opaque (redirects, metacopies) is in no layer: [`Layers::load`]
+//! refuses one that has it.
 
 mod layers;
 mod pieces;
 
-pub use layers::Layers;
+pub use layers::{Layers, MAX_PLAIN_BYTES};
 pub use pieces::{Piece, Pieces};
 
 use dsec_erofs::{FileType, Nid};
@@ -20,8 +21,8 @@ use dsec_erofs::{FileType, Nid};
 use crate::tree::{Content, Error, FileTree, Node, Xattrs};
 use layers::LayerView;
 
-/// Prefixes of overlay's own xattrs: that of privileged mounts, that of others.
-pub(crate) const OVERLAY_PREFIXES: [&[u8]; 2] = [b"trusted.overlay.", b"user.overlay."];
+/// Prefix of overlay's own xattrs in a layer.
+pub(crate) const OVERLAY_PREFIX: &[u8] = b"trusted.overlay.";
 /// What follows the prefix of an xattr that overlay shows with one `overlay.` less.
 pub(crate) const ESCAPED: &[u8] = b"overlay.";
 /// What follows the prefix of the xattr that makes a directory opaque.
@@ -29,7 +30,7 @@ pub(crate) const OPAQUE: &[u8] = b"opaque";
 
 /// One layer's part of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Place {
+struct LayerInode {
     /// Index in `View::layers`, the topmost layer being 0.
     layer: usize,
     nid: Nid,
@@ -39,9 +40,9 @@ struct Place {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Handle {
     /// What decides its attributes.
-    top: Place,
+    top: LayerInode,
     /// The directories below it that are merged into it.
-    below: Vec<Place>,
+    below: Vec<LayerInode>,
 }
 
 /// See the [module](self).
@@ -56,8 +57,8 @@ pub struct View<'a> {
 enum Found {
     Nothing,
     Whiteout,
-    Directory { place: Place, opaque: bool },
-    Other(Place),
+    Directory { inode: LayerInode, opaque: bool },
+    Other(LayerInode),
 }
 
 impl<'a> View<'a> {
@@ -100,16 +101,16 @@ impl<'a> View<'a> {
     /// A layer is malformed.
     pub fn find(&self, directory: &Handle, name: &[u8]) -> Result<Option<Handle>, Error> {
         let mut handle: Option<Handle> = None;
-        for place in directory.places() {
-            match (self.find_in(place, name)?, &mut handle) {
+        for inode in directory.inodes() {
+            match (self.find_in(inode, name)?, &mut handle) {
                 (Found::Nothing, _) => {}
                 (Found::Whiteout, _) => break,
-                (Found::Other(place), None) => return Ok(Some(Handle { top: place, below: Vec::new() })),
+                (Found::Other(inode), None) => return Ok(Some(Handle { top: inode, below: Vec::new() })),
                 (Found::Other(_), Some(_)) => break,
-                (Found::Directory { place, opaque }, found) => {
+                (Found::Directory { inode, opaque }, found) => {
                     match found {
-                        Some(handle) => handle.below.push(place),
-                        None => *found = Some(Handle { top: place, below: Vec::new() }),
+                        Some(handle) => handle.below.push(inode),
+                        None => *found = Some(Handle { top: inode, below: Vec::new() }),
                     }
                     if opaque {
                         break;
@@ -129,30 +130,30 @@ impl<'a> View<'a> {
         Ok(Pieces::new(self.layer_index(handle.top), layer.digest, layer.map, layer.segments(handle.top.nid)?))
     }
 
-    fn find_in(&self, directory: Place, name: &[u8]) -> Result<Found, Error> {
+    fn find_in(&self, directory: LayerInode, name: &[u8]) -> Result<Found, Error> {
         let layer = &self.layers[directory.layer];
         let Some(nid) = layer.lookup(directory.nid, name)? else { return Ok(Found::Nothing) };
-        let place = Place { layer: directory.layer, nid };
+        let inode = LayerInode { layer: directory.layer, nid };
         Ok(match layer.file_type(nid)? {
-            FileType::Directory => Found::Directory { place, opaque: self.merged && layer.is_opaque(nid)? },
+            FileType::Directory => Found::Directory { inode, opaque: self.merged && layer.is_opaque(nid)? },
             FileType::CharDevice if self.merged && layer.is_whiteout(nid)? => Found::Whiteout,
-            _ => Found::Other(place),
+            _ => Found::Other(inode),
         })
     }
 
     /// Names that any of the directories of a handle has, sorted, each once.
     fn all_names(&self, directory: &Handle) -> Result<Vec<Vec<u8>>, Error> {
         let mut names = Vec::new();
-        for place in directory.places() {
-            self.layers[place.layer].for_each_name(place.nid, |name| names.push(name.to_vec()))?;
+        for inode in directory.inodes() {
+            self.layers[inode.layer].for_each_name(inode.nid, |name| names.push(name.to_vec()))?;
         }
         names.sort_unstable();
         names.dedup();
         Ok(names)
     }
 
-    fn layer_index(&self, place: Place) -> usize {
-        self.layers.len() - 1 - place.layer
+    fn layer_index(&self, inode: LayerInode) -> usize {
+        self.layers.len() - 1 - inode.layer
     }
 
     /// Whether the image has the layer's directory at a handle opaque: for explaining and for tests.
@@ -165,7 +166,7 @@ impl<'a> View<'a> {
 }
 
 impl Handle {
-    fn places(&self) -> impl Iterator<Item = Place> {
+    fn inodes(&self) -> impl Iterator<Item = LayerInode> {
         std::iter::once(self.top).chain(self.below.iter().copied())
     }
 }
@@ -178,9 +179,16 @@ fn shown_by_overlay(xattrs: Xattrs) -> Xattrs {
 }
 
 fn shown_name(name: Vec<u8>) -> Option<Vec<u8>> {
-    let prefix = OVERLAY_PREFIXES[0];
-    let Some(rest) = name.strip_prefix(prefix) else { return Some(name) };
-    rest.strip_prefix(ESCAPED).map(|inner| [prefix, inner].concat())
+    let Some(rest) = name.strip_prefix(OVERLAY_PREFIX) else { return Some(name) };
+    rest.strip_prefix(ESCAPED).map(|inner| [OVERLAY_PREFIX, inner].concat())
+}
+
+/// The reverse: under which name a layer has an xattr that overlay is to show.
+pub(crate) fn stored_name(name: Vec<u8>) -> Vec<u8> {
+    match name.strip_prefix(OVERLAY_PREFIX) {
+        Some(rest) => [OVERLAY_PREFIX, ESCAPED, rest].concat(),
+        None => name,
+    }
 }
 
 impl FileTree for View<'_> {
@@ -188,10 +196,10 @@ impl FileTree for View<'_> {
 
     fn root(&self) -> Result<Handle, Error> {
         // Overlay merges the roots of all layers, opaque or not.
-        let place = |(layer, view): (usize, &LayerView<'_>)| Place { layer, nid: view.root() };
-        let mut places = self.layers.iter().enumerate().map(place);
-        let top = places.next().ok_or_else(|| Error::io("find the root of no layers")(rustix::io::Errno::NOENT))?;
-        Ok(Handle { top, below: places.collect() })
+        let inode = |(layer, view): (usize, &LayerView<'_>)| LayerInode { layer, nid: view.root() };
+        let mut inodes = self.layers.iter().enumerate().map(inode);
+        let top = inodes.next().ok_or_else(|| Error::io("find the root of no layers")(rustix::io::Errno::NOENT))?;
+        Ok(Handle { top, below: inodes.collect() })
     }
 
     fn names(&self, directory: &Handle) -> Result<Vec<Vec<u8>>, Error> {
@@ -218,12 +226,12 @@ impl FileTree for View<'_> {
     }
 
     fn node(&self, handle: &Handle) -> Result<Node, Error> {
-        let place = handle.top;
-        let mut node = self.layers[place.layer].node(place.nid)?;
+        let inode = handle.top;
+        let mut node = self.layers[inode.layer].node(inode.nid)?;
         if self.merged {
             node.xattrs = shown_by_overlay(node.xattrs);
         }
-        node.links = node.links.map(|_| (1, self.layer_index(place) as u64, place.nid.0));
+        node.links = node.links.map(|_| (1, self.layer_index(inode) as u64, inode.nid.0));
         Ok(node)
     }
 

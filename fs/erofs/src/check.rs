@@ -3,7 +3,8 @@
 //! An image that passes is one that [`crate::write`] could have made, up to the choices it is free in (where exactly
 //! things lie, which xattrs are shared, how large chunks are): only our superblock, extended inodes and our three data
 //! layouts; every directory reached from the root once; names legal, sorted and unique, `.` and `..` right; link counts
-//! right; types in entries those of the inodes; every chunk inside the data device; xattrs legal, sorted and unique;
+//! right; types in entries those of the inodes; every chunk inside the data device; xattrs legal, sorted and unique, none of them an
+//! order to overlay mounts but that a directory is opaque;
 //! no two structures on the same bytes, and nothing but zeros between them.
 //!
 //! The work is linear in the size of the image, since no byte belongs to two inodes. Beside the image it needs 1/128 of

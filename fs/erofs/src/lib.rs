@@ -17,6 +17,7 @@ pub mod check;
 mod crc32c;
 pub mod format;
 pub mod image;
+mod overlay;
 pub mod tree;
 pub mod writer;
 

@@ -26,6 +26,7 @@ use self::entries::{Entries, EntryId, List};
 use self::runs::{Place, Runs};
 use crate::attributes::{Attributes, Device, FileType, Kind, Run, Segment, Timestamp};
 use crate::format;
+use crate::overlay;
 
 pub(crate) use self::entries::EntryId as Entry;
 pub(crate) use self::runs::Chunks;
@@ -326,9 +327,15 @@ impl Tree {
         self.xattrs(inode).find(|xattr| xattr.key() == key).map(|xattr| xattr.value)
     }
 
-    /// Replaces all xattrs of an inode. Pairs of full name and value, in any order.
+    /// Replaces all xattrs of an inode. Pairs of full name and value, in any order. Refused is what would give orders to
+    /// an overlay mount, but for an opaque directory.
     pub fn set_xattrs(&mut self, inode: InodeId, xattrs: &[(&[u8], &[u8])]) -> Result<(), Error> {
-        let checked = xattrs.iter().map(|(name, value)| Xattr::new(name, value));
+        let file_type = self.file_type(inode);
+        let checked = xattrs.iter().map(|(name, value)| {
+            let xattr = Xattr::new(name, value)?;
+            let legal = overlay::may_have(file_type, &xattr);
+            if legal { Ok(xattr) } else { Err(Error::XattrOverlay { name: name.to_vec() }) }
+        });
         let set = self.xattrs.intern(&mut checked.collect::<Result<Vec<_>, Error>>()?)?;
         self.inodes[inode.index()].xattrs = set;
         Ok(())

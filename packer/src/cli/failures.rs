@@ -74,9 +74,11 @@ pub(crate) fn classify(error: &(dyn StdError + 'static)) -> Option<(Exit, Option
     }
     if let Some(error) = error.downcast_ref::<tree::Error>() {
         return match error {
-            tree::Error::Layer { .. } | tree::Error::Extents { .. } | tree::Error::NoChunk { .. } => {
-                Some((Exit::Damaged, None))
-            }
+            tree::Error::Layer { .. }
+            | tree::Error::Unsound { .. }
+            | tree::Error::TooLarge { .. }
+            | tree::Error::Extents { .. }
+            | tree::Error::NoChunk { .. } => Some((Exit::Damaged, None)),
             tree::Error::Io { .. } | tree::Error::Upper(_) | tree::Error::Store(_) => None,
         };
     }

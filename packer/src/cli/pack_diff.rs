@@ -14,7 +14,7 @@ use dsec_pack::build::{self, Options};
 use dsec_pack::hold::Hold;
 use dsec_pack::images;
 use dsec_pack::pack_diff::{Packed, Request, pack_diff};
-use dsec_pack::upper::IdRange;
+use dsec_pack::upper::{IdRange, Namespace};
 use dsec_store::LocalStore;
 use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
@@ -51,6 +51,9 @@ pub(crate) struct PackDiff {
     /// Ids in the upper directory start here
     #[arg(long, value_name = "ID", default_value_t = 0, requires = "upper")]
     id_base: u32,
+    /// The overlay was mounted with userxattr: its marks are user.overlay.*, not trusted.overlay.*
+    #[arg(long, requires = "upper")]
+    userxattr: bool,
     /// Who made it, for the provenance
     #[arg(long)]
     author: Option<String>,
@@ -119,6 +122,8 @@ impl PackDiff {
         let request = Request {
             upper: open_upper(&source.upper)?,
             ids: source.ids,
+            // A sandbox's overlay is root's, so `--userxattr` goes with `--upper` alone.
+            namespace: if self.userxattr { Namespace::User } else { Namespace::Trusted },
             parent: source.parent,
             layers: source.layers,
             name: name.clone(),

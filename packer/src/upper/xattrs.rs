@@ -1,9 +1,13 @@
 //! What the xattrs of an upper directory mean, and which of them a layer keeps.
+//!
+//! An overlay mount has one namespace for its marks. In it nobody inside can write: what programs set there, the kernel
+//! stores with `overlay.` put once more behind the prefix. In the other namespace everything is theirs, whatever it looks
+//! like. A layer is always in the terms of [`Namespace::Trusted`].
 
 use super::{Error, IdRange};
 use crate::tree::directory::{self, xattrs_of};
 use crate::tree::{Error as TreeError, Xattrs};
-use crate::view::{ESCAPED, OPAQUE, OVERLAY_PREFIXES};
+use crate::view::{ESCAPED, OPAQUE, stored_name};
 
 /// The name under which a layer keeps that a directory is opaque.
 const KEPT_OPAQUE: &[u8] = b"trusted.overlay.opaque";
@@ -12,6 +16,35 @@ const NOTES: [&[u8]; 5] = [b"origin", b"impure", b"upper", b"uuid", b"protattr"]
 
 const ACLS: [&[u8]; 2] = [b"system.posix_acl_access", b"system.posix_acl_default"];
 const CAPABILITY: &[u8] = b"security.capability";
+
+/// Where an overlay mount has its marks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Namespace {
+    /// `trusted.overlay.`: mounts of root, a sandbox's among them.
+    Trusted,
+    /// `user.overlay.`: mounts with the option `userxattr`.
+    User,
+}
+
+impl Namespace {
+    fn prefix(self) -> &'static [u8] {
+        match self {
+            Self::Trusted => b"trusted.overlay.",
+            Self::User => b"user.overlay.",
+        }
+    }
+
+    /// What follows overlay's prefix in the name of an xattr of its own.
+    fn own_name(self, name: &[u8]) -> Option<&[u8]> {
+        name.strip_prefix(self.prefix())
+    }
+
+    /// The name that programs inside know an xattr by; `None` for overlay's own.
+    fn name_inside(self, name: Vec<u8>) -> Option<Vec<u8>> {
+        let Some(rest) = self.own_name(&name) else { return Some(name) };
+        rest.strip_prefix(ESCAPED).map(|inner| [self.prefix(), inner].concat())
+    }
+}
 
 /// What overlay says of an inode by xattrs.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -28,14 +61,14 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    pub(super) fn of(handle: &directory::Handle) -> Result<Self, TreeError> {
-        Ok(Self::among(&xattrs_of(handle)?)?)
+    pub(super) fn of(handle: &directory::Handle, namespace: Namespace) -> Result<Self, TreeError> {
+        Ok(Self::among(&xattrs_of(handle)?, namespace)?)
     }
 
-    fn among(xattrs: &Xattrs) -> Result<Self, Error> {
+    fn among(xattrs: &Xattrs, namespace: Namespace) -> Result<Self, Error> {
         let mut marks = Self::default();
         for (name, value) in xattrs {
-            match own_name(name) {
+            match namespace.own_name(name) {
                 Some(rest) if rest == OPAQUE => {
                     marks.opaque |= value == b"y";
                     marks.xattr_whiteouts |= value == b"x";
@@ -55,19 +88,11 @@ impl Marks {
     }
 }
 
-/// What follows overlay's prefix in the name of an xattr of its own.
-fn own_name(name: &[u8]) -> Option<&[u8]> {
-    OVERLAY_PREFIXES.iter().find_map(|prefix| name.strip_prefix(*prefix))
-}
-
 /// The xattrs that a layer keeps: all but overlay's own, with ids as inside, and that the directory is opaque.
-pub(super) fn kept(xattrs: Xattrs, opaque: bool, ids: IdRange) -> Result<Xattrs, Error> {
+pub(super) fn kept(xattrs: Xattrs, opaque: bool, namespace: Namespace, ids: IdRange) -> Result<Xattrs, Error> {
     let mut kept = Xattrs::new();
     for (name, value) in xattrs {
-        // Escaped ones belong to an overlay inside the sandbox: they stay as they are.
-        if own_name(&name).is_some_and(|rest| !rest.starts_with(ESCAPED)) {
-            continue;
-        }
+        let Some(name) = namespace.name_inside(name).map(stored_name) else { continue };
         let value = if ACLS.contains(&name.as_slice()) {
             acl_inside(value, ids).map_err(|error| named(error, &name))?
         } else if name == CAPABILITY {
@@ -152,9 +177,18 @@ mod tests {
     }
 
     #[test]
-    fn both_namespaces_and_only_known_marks() {
-        for prefix in ["trusted.overlay.", "user.overlay."] {
-            let of = |name: &str, value: &[u8]| Marks::among(&xattrs(&[(&format!("{prefix}{name}"), value)]));
+    fn the_namespace_of_the_mount_and_only_known_marks() {
+        use Namespace::{Trusted, User};
+        for (namespace, prefix, other) in
+            [(Trusted, "trusted.overlay.", "user.overlay."), (User, "user.overlay.", "trusted.overlay.")]
+        {
+            let under = |prefix: &str, name: &str, value: &[u8]| {
+                Marks::among(&xattrs(&[(&format!("{prefix}{name}"), value)]), namespace)
+            };
+            for name in ["opaque", "redirect", "metacopy", "nlink", "whiteout", "novelty"] {
+                assert_eq!(under(other, name, b"y").unwrap(), Marks::default(), "{name}");
+            }
+            let of = |name: &str, value: &[u8]| under(prefix, name, value);
             assert!(of("opaque", b"y").unwrap().opaque);
             assert!(!of("opaque", b"x").unwrap().opaque);
             assert!(of("opaque", b"x").unwrap().xattr_whiteouts);
@@ -177,12 +211,37 @@ mod tests {
             ("trusted.other", b"2"),
             ("user.overlay.redirect", b"/a"),
         ]);
-        let rest = [("security.x", &b"1"[..]), ("trusted.other", b"2"), ("trusted.overlay.overlay.opaque", b"y")];
-        assert_eq!(kept(all.clone(), false, IdRange::IDENTITY).unwrap(), xattrs(&rest));
+        let rest = [
+            ("security.x", &b"1"[..]),
+            ("trusted.other", b"2"),
+            ("trusted.overlay.overlay.opaque", b"y"),
+            ("user.overlay.redirect", b"/a"),
+        ];
+        let kept_of = |all: &Xattrs, opaque| kept(all.clone(), opaque, Namespace::Trusted, IdRange::IDENTITY).unwrap();
+        assert_eq!(kept_of(&all, false), xattrs(&rest));
         let mut with_opaque = xattrs(&rest);
         with_opaque.push((KEPT_OPAQUE.to_vec(), b"y".to_vec()));
         with_opaque.sort_unstable();
-        assert_eq!(kept(all, true, IdRange::IDENTITY).unwrap(), with_opaque);
+        assert_eq!(kept_of(&all, true), with_opaque);
+    }
+
+    #[test]
+    fn marks_of_a_userxattr_mount_become_those_of_a_privileged_one() {
+        let all = xattrs(&[
+            ("trusted.overlay.opaque", b"theirs"),
+            ("trusted.overlay.overlay.redirect", b"theirs too"),
+            ("user.overlay.impure", b"y"),
+            ("user.overlay.overlay.opaque", b"nested"),
+            ("user.overlay.overlay.overlay.opaque", b"twice"),
+        ]);
+        let expected = xattrs(&[
+            ("trusted.overlay.opaque", b"y"),
+            ("trusted.overlay.overlay.opaque", b"theirs"),
+            ("trusted.overlay.overlay.overlay.redirect", b"theirs too"),
+            ("user.overlay.opaque", b"nested"),
+            ("user.overlay.overlay.opaque", b"twice"),
+        ]);
+        assert_eq!(kept(all, true, Namespace::User, IdRange::IDENTITY).unwrap(), expected);
     }
 
     #[test]

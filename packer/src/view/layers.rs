@@ -6,11 +6,15 @@ use dsec_format::extents::Map;
 use dsec_format::layer::Layer;
 use dsec_store::Source;
 
-use super::{OPAQUE, OVERLAY_PREFIXES};
+use super::{OPAQUE, OVERLAY_PREFIX};
 use crate::tree::{Error, Kind, Node};
 
+/// The metadata and extent maps of one image that are held in memory have no more bytes in all, whatever its layers
+/// state: those of some 20 million files.
+pub const MAX_PLAIN_BYTES: u64 = 2 << 30;
+
 /// Layers, the base first, each with its plain metadata and extent map in memory: some 100 bytes an inode and 48 bytes
-/// a chunk. Their digests have been checked.
+/// a chunk, at most [`MAX_PLAIN_BYTES`]. Their digests and the structure of their metadata have been checked.
 #[derive(Debug)]
 pub struct Layers {
     layers: Vec<(LayerDigest, Layer)>,
@@ -20,16 +24,26 @@ impl Layers {
     /// Reads layers from a store.
     ///
     /// # Errors
-    /// The store's: a layer is missing or damaged.
-    pub fn load(
-        source: &dyn Source,
-        digests: impl IntoIterator<Item = LayerDigest>,
-    ) -> Result<Self, dsec_store::Error> {
-        let layers = digests.into_iter().map(|digest| Ok((digest, source.read_layer(&digest)?)));
-        Ok(Self { layers: layers.collect::<Result<_, dsec_store::Error>>()? })
+    /// The store's: a layer is missing or damaged. [`Error::Unsound`] and [`Error::TooLarge`].
+    pub fn load(source: &dyn Source, digests: impl IntoIterator<Item = LayerDigest>) -> Result<Self, Error> {
+        let digests: Vec<LayerDigest> = digests.into_iter().collect();
+        let mut have_bytes = 0_u64;
+        for digest in &digests {
+            have_bytes = have_bytes.saturating_add(plain_bytes(source, digest)?);
+            if have_bytes > MAX_PLAIN_BYTES {
+                return Err(Error::TooLarge { layer: *digest, have_bytes });
+            }
+        }
+        let mut layers = Vec::new();
+        for digest in digests {
+            let layer = source.read_layer(&digest)?;
+            dsec_erofs::check(&layer.metadata).map_err(|source| Error::Unsound { layer: digest, source })?;
+            layers.push((digest, layer));
+        }
+        Ok(Self { layers })
     }
 
-    /// Layers that are in memory already.
+    /// Layers that are in memory already, and have been checked.
     #[must_use]
     pub fn of(layers: Vec<Layer>) -> Self {
         Self { layers: layers.into_iter().map(|layer| (layer.digest(), layer)).collect() }
@@ -44,6 +58,14 @@ impl Layers {
     pub(super) fn open(&self) -> Result<Vec<LayerView<'_>>, Error> {
         self.layers.iter().rev().map(|(digest, layer)| LayerView::open(*digest, layer)).collect()
     }
+}
+
+/// What a layer comes to in memory, as its checked header states. A header that is damaged counts nothing: reading the
+/// layer says what is wrong with it.
+fn plain_bytes(source: &dyn Source, digest: &LayerDigest) -> Result<u64, Error> {
+    let header = dsec_store::layer::read_header(&mut source.open_layer(digest)?, digest);
+    Ok(header
+        .map_or(0, |header| header.identity.metadata_bytes.get().saturating_add(header.identity.extents_bytes.get())))
 }
 
 /// One layer, ready to be looked at.
@@ -104,13 +126,8 @@ impl<'a> LayerView<'a> {
 
     pub(super) fn is_opaque(&self, directory: Nid) -> Result<bool, Error> {
         let inode = self.inode(directory)?;
-        for prefix in OVERLAY_PREFIXES {
-            let value = self.sound(self.metadata.xattr(&inode, &[prefix, OPAQUE].concat()))?;
-            if value == Some(b"y") {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        let value = self.sound(self.metadata.xattr(&inode, &[OVERLAY_PREFIX, OPAQUE].concat()))?;
+        Ok(value == Some(b"y"))
     }
 
     /// The inode as it is stored. Its link identity is without a layer.

@@ -13,7 +13,7 @@ use dsec_pack::build::Options;
 use dsec_pack::hold::{self, Hold};
 use dsec_pack::pack_diff::{Error, Packed, Request, pack_diff};
 use dsec_pack::tree::{self, Directory, FileTree, PathError};
-use dsec_pack::upper::IdRange;
+use dsec_pack::upper::{IdRange, Namespace};
 use dsec_pack::{Cancel, Silent};
 use dsec_store::Source;
 use rustix::fs::{Mode, OFlags};
@@ -63,7 +63,8 @@ fn pack_held(
     let name: Option<RefName> = name.map(|name| name.parse().unwrap());
     let layers = hold.as_ref().map(|hold| hold.answer().layers.clone());
     let provenance = Default::default();
-    let request = Request { upper, ids, parent: parent.digest(), layers, name, provenance };
+    let namespace = Namespace::Trusted;
+    let request = Request { upper, ids, namespace, parent: parent.digest(), layers, name, provenance };
     pack_diff(&lab.store, request, hold, Options { level: 3, threads: 2 }, &Silent, &Cancel::new())
 }
 
@@ -251,7 +252,7 @@ fn privileged_ids_are_those_inside() {
 }
 
 #[test]
-fn privileged_whiteouts_of_both_forms_and_both_namespaces() {
+fn privileged_whiteouts_of_both_forms() {
     need_root();
     let lab = Lab::new();
     let base = base(&lab);
@@ -274,8 +275,8 @@ fn privileged_whiteouts_of_both_forms_and_both_namespaces() {
         &[
             ("etc", "trusted.overlay.opaque", b"x"),
             ("etc/passwd", "trusted.overlay.whiteout", b""),
-            ("var/opaque", "user.overlay.opaque", b"y"),
-            ("var", "user.overlay.impure", b"y"),
+            ("var/opaque", "trusted.overlay.opaque", b"y"),
+            ("var", "trusted.overlay.impure", b"y"),
             ("var", "trusted.overlay.origin", b"whatever"),
         ],
     );

@@ -70,6 +70,11 @@ impl Lab {
 
     /// A layer of a tree, as it is.
     pub(crate) fn layer<T: FileTree>(&self, tree: &T) -> LayerRecord {
+        self.crafted(tree, |_| {})
+    }
+
+    /// A layer of a tree, whose metadata somebody has changed.
+    pub(crate) fn crafted<T: FileTree>(&self, tree: &T, change: impl FnOnce(&mut Vec<u8>)) -> LayerRecord {
         let scratch = self.store.scratch().unwrap();
         let mut packer = Packer::new(tree, PackWriter::new(scratch.path()));
         let root = tree.root().unwrap();
@@ -81,7 +86,7 @@ impl Lab {
         for pack in &packer.frames {
             self.store.put_pack(&pack.digest(), pack.path()).unwrap();
         }
-        let layer = packer.finish();
+        let layer = packer.finish(change);
         let file = self.path("layer");
         fs_err::write(&file, layer.encode(3)).unwrap();
         self.store.put_layer(&layer.digest(), &file).unwrap();
@@ -184,9 +189,10 @@ impl<'a, T: FileTree> Packer<'a, T> {
         Segment { file_offset: range.start, bytes: range.end - range.start, device_offset }
     }
 
-    fn finish(self) -> Layer {
+    fn finish(self, change: impl FnOnce(&mut Vec<u8>)) -> Layer {
         let mut metadata = Vec::new();
         let summary = dsec_erofs::write(&self.tree, self.device_bytes, &mut metadata).unwrap();
+        change(&mut metadata);
         let totals = Totals {
             device_bytes: self.device_bytes,
             data_bytes: self.extents.iter().map(|extent| u64::from(extent.bytes.get())).sum(),

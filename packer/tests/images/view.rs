@@ -2,8 +2,10 @@
 
 use std::path::Path;
 
-use dsec_pack::tree::{Directory, FileTree};
-use dsec_pack::view::{Layers, View};
+use dsec_format::extents::encode;
+use dsec_format::layer::{Layer, Totals};
+use dsec_pack::tree::{Directory, Error as TreeError, FileTree};
+use dsec_pack::view::{Layers, MAX_PLAIN_BYTES, View};
 
 use crate::support::{Lab, need_root, run, sh};
 use crate::uppers::unmount;
@@ -34,10 +36,14 @@ fn layers(lab: &Lab) -> [std::path::PathBuf; 3] {
         rustix::fs::setxattr(path, name, value, rustix::fs::XattrFlags::empty()).unwrap();
     };
     set(&layers[1].join("opaque"), "trusted.overlay.opaque", b"y");
-    set(&layers[2].join("merged"), "trusted.overlay.origin", b"some");
     set(&layers[2].join("merged"), "trusted.overlay.overlay.opaque", b"y");
     set(&layers[2].join("merged"), "user.kept", b"");
-    set(&layers[2].join("merged"), "user.overlay.note", b"of a program");
+    // Plain data to a mount of root, whatever it looks like.
+    for (name, value) in [("note", &b"of a program"[..]), ("opaque", b"y"), ("redirect", b"/kept"), ("metacopy", b"")] {
+        set(&layers[2].join("merged"), &format!("user.overlay.{name}"), value);
+    }
+    set(&layers[2].join("merged/top"), "user.overlay.metacopy", b"");
+    set(&layers[2].join("merged/top"), "user.overlay.redirect", b"/kept/file");
     layers
 }
 
@@ -68,6 +74,32 @@ fn privileged_a_view_is_what_overlay_shows() {
     for line in ["extra /merged/top", "missing /merged/base", "extra /hidden", "extra /comes-back"] {
         assert!(found.iter().any(|found| found == line), "{line} is not in {found:?}");
     }
+}
+
+#[test]
+fn layers_that_come_to_too_much_are_refused_before_any_is_unpacked() {
+    let lab = Lab::new();
+    // A stored layer of a few bytes that states so many for its metadata: what a compressor makes of zeros.
+    let stating = |metadata_bytes: u64| {
+        let totals = Totals { device_bytes: 4096, data_bytes: 0, logical_bytes: 0, inodes: 1 };
+        let mut layer = Layer::new(vec![0; 8192], encode(&[], 4096), totals);
+        layer.identity.metadata_bytes.set(metadata_bytes);
+        let hex = layer.digest().hex();
+        let file = lab.path("store/layers").join(&hex[..2]).join(&hex);
+        fs_err::create_dir_all(file.parent().unwrap()).unwrap();
+        fs_err::write(file, layer.encode(3)).unwrap();
+        layer.digest()
+    };
+    let many = [500 << 20, 501 << 20, 502 << 20, 503 << 20, 504 << 20].map(stating);
+    let refused = Layers::load(&lab.store, many).unwrap_err();
+    assert!(matches!(refused, TreeError::TooLarge { layer, .. } if layer == many[4]), "{refused}");
+    let one = stating(MAX_PLAIN_BYTES + 4096);
+    let refused = Layers::load(&lab.store, [one]).unwrap_err();
+    assert!(matches!(refused, TreeError::TooLarge { .. }), "{refused}");
+    // Less than that, it is read, and turns out to be no image.
+    let refused = Layers::load(&lab.store, many[..1].iter().copied()).unwrap_err();
+    let sorts = matches!(refused, TreeError::Unsound { .. } | TreeError::Store(dsec_store::Error::Damaged { .. }));
+    assert!(sorts, "{refused}");
 }
 
 #[test]

@@ -4,6 +4,8 @@ use super::Error;
 use crate::attributes::FileType;
 use crate::format::{BLOCK_BYTES, SLOT_BYTES, round_up};
 use crate::image::{Image, Inode, chunk_count, index_offset};
+use crate::overlay::may_have;
+use crate::tree::Xattr;
 
 /// Where the last byte of an inode with all that lies behind it ends; `None` if that is beyond all offsets.
 pub(super) fn body_end(inode: &Inode) -> Option<u64> {
@@ -41,6 +43,12 @@ fn zeros(image: &Image<&[u8]>, start: u64, end: Option<u64>) -> Option<()> {
     bytes.iter().all(|&byte| byte == 0).then_some(())
 }
 
+/// Nothing that would let an overlay mount show another tree than the image has.
+fn overlay(inode: &Inode, xattr: &Xattr<'_>) -> Result<(), Error> {
+    let rule = "an xattr would be an order to overlay mounts";
+    if may_have(inode.file_type, xattr) { Ok(()) } else { Err(Error::Inode { nid: inode.nid, rule }) }
+}
+
 /// Both kinds sorted, and no name twice.
 fn xattrs(image: &Image<&[u8]>, inode: &Inode) -> Result<u64, Error> {
     let refuse = |rule| Error::Inode { nid: inode.nid, rule };
@@ -49,6 +57,7 @@ fn xattrs(image: &Image<&[u8]>, inode: &Inode) -> Result<u64, Error> {
     let mut xattrs = image.xattrs(inode)?;
     while let Some(next) = xattrs.next_shared() {
         let (xattr, end) = next?;
+        overlay(inode, &xattr)?;
         shared_end = shared_end.max(end);
         shared.push(xattr.key());
     }
@@ -57,7 +66,9 @@ fn xattrs(image: &Image<&[u8]>, inode: &Inode) -> Result<u64, Error> {
     }
     let mut before = None;
     while let Some(next) = xattrs.next_inline() {
-        let key = next?.key();
+        let xattr = next?;
+        overlay(inode, &xattr)?;
+        let key = xattr.key();
         if before.is_some_and(|before| before >= key) {
             return Err(refuse("xattrs are not sorted"));
         }

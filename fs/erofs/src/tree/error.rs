@@ -156,6 +156,12 @@ pub enum Error {
         /// Length of the value.
         bytes: usize,
     },
+    /// An xattr by which overlay mounts are told more than that a directory is opaque.
+    #[error("xattr `{}` would be an order to overlay mounts", name.escape_ascii())]
+    XattrOverlay {
+        /// The full name.
+        name: Vec<u8>,
+    },
     /// The same xattr twice in one set.
     #[error("xattr `{}` is given twice", name.escape_ascii())]
     XattrTwice {

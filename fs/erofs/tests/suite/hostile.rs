@@ -66,6 +66,41 @@ fn rule(error: &Error) -> &'static str {
 }
 
 #[test]
+fn orders_to_overlay_mounts_in_shared_and_inline_xattrs() {
+    // A name that the tree takes, and one of the same length that it would not take.
+    let shown = |name: &str, value: &[u8], two: bool| {
+        let mut sample = Sample::new();
+        let dir = sample.dir(Tree::ROOT, b"dir");
+        let file = sample.file(Tree::ROOT, b"file", 5);
+        let harmless = name.replace("overlay.", "overlay_");
+        sample.tree.set_xattrs(dir, &[(harmless.as_bytes(), value)]).unwrap();
+        if two {
+            sample.tree.set_xattrs(file, &[(harmless.as_bytes(), value)]).unwrap();
+        }
+        let mut bytes = sample.image();
+        check(&bytes).unwrap();
+        let (from, to) = (&harmless.as_bytes()["trusted.".len()..], &name.as_bytes()["trusted.".len()..]);
+        let at = bytes.windows(from.len()).position(|window| window == from).unwrap();
+        bytes[at..at + to.len()].copy_from_slice(to);
+        check(&bytes)
+    };
+    let order = "an xattr would be an order to overlay mounts";
+    for two in [false, true] {
+        for name in ["trusted.overlay.redirect", "trusted.overlay.metacopy", "trusted.overlay.whiteout"] {
+            assert_eq!(rule(&shown(name, b"/elsewhere", two).unwrap_err()), order, "{name} {two}");
+        }
+        shown("trusted.other.redirect", b"/elsewhere", two).unwrap();
+    }
+    shown("trusted.overlay.opaque", b"y", false).unwrap();
+    assert_eq!(rule(&shown("trusted.overlay.opaque", b"x", false).unwrap_err()), order);
+    // On the file.
+    assert_eq!(rule(&shown("trusted.overlay.opaque", b"y", true).unwrap_err()), order);
+    let mut tree = Tree::new(attributes(0o755)).unwrap();
+    let refused = tree.add_xattr(Tree::ROOT, b"trusted.overlay.redirect", b"/a").unwrap_err();
+    assert!(refused.to_string().contains("trusted.overlay.redirect"), "{refused}");
+}
+
+#[test]
 fn a_directory_that_contains_its_parent() {
     let mut victim = Victim::new();
     let (sub, dir) = (victim.entry_at(&["dir"], "sub"), victim.nid(&["dir"]));

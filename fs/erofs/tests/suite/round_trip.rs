@@ -214,7 +214,7 @@ fn any_kind() -> impl Strategy<Value = NewKind> {
 }
 
 fn any_xattr() -> impl Strategy<Value = (Vec<u8>, Vec<u8>)> {
-    let prefixes = [&b"user."[..], b"trusted.", b"security.", b"trusted.overlay."];
+    let prefixes = [&b"user."[..], b"trusted.", b"security.", b"trusted.overlay.overlay."];
     let name = (prop::sample::select(prefixes.to_vec()), any_name())
         .prop_map(|(prefix, rest)| [prefix, &rest[..rest.len().min(200)]].concat());
     let acl_name = prop::sample::select(vec![&b"system.posix_acl_access"[..], b"system.posix_acl_default"]);

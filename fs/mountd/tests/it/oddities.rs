@@ -83,7 +83,7 @@ fn attributes(root: &Path) {
     };
     xattr("small", "user.empty", b"");
     xattr("small", "user.note", b"a value");
-    xattr("small", "trusted.overlay.something", b"\0binary\xff");
+    xattr("small", "trusted.overlay.overlay.something", b"\0binary\xff");
     xattr("empty", "trusted.overlay.opaque", b"y");
     xattr("large", "user.long", &noise(5, 3000));
     xattr("set-id", "security.capability", &[1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
