@@ -16,6 +16,7 @@
 mod download;
 mod flight;
 mod gate;
+mod layers;
 mod pending;
 mod plan;
 mod sources;
@@ -38,9 +39,9 @@ use crate::layer::{Layer, Located};
 
 use self::flight::{Flight, Landed};
 use self::gate::Gate;
+pub use self::layers::bring;
 pub(crate) use self::pending::assemble;
 pub use self::pending::{Done, Pending, Piece, ReadError};
-use self::plan::Run;
 pub use self::sources::{Remote, Sources};
 
 /// Bounds of fetching.

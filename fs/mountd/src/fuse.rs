@@ -15,11 +15,12 @@ use std::thread::JoinHandle;
 use fuser::{Config, Errno, INodeNo, Notifier, ReplyData, Session, SessionACL};
 use rustix::fs::CWD;
 use rustix::mount::{
-    FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string,
-    fsmount, fsopen, move_mount,
+    FsMountFlags, FsOpenFlags, MoveMountFlags, fsconfig_create, fsconfig_set_flag, fsconfig_set_string, fsmount,
+    fsopen, move_mount,
 };
 
 use crate::fetch::ReadError;
+use crate::mounts::LAYER_ATTRIBUTES;
 
 /// A directory entry or an attribute never changes while it can be looked up.
 const FOREVER: std::time::Duration = std::time::Duration::from_secs(u32::MAX as u64);
@@ -87,8 +88,7 @@ impl Mounted {
             fsconfig_set_flag(&context, flag).map_err(failed("fsconfig"))?;
         }
         fsconfig_create(&context).map_err(failed("fsconfig create"))?;
-        let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)
-            .map_err(failed("fsmount"))?;
+        let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, LAYER_ATTRIBUTES).map_err(failed("fsmount"))?;
 
         let mut config = Config::default();
         config.acl = SessionACL::All;

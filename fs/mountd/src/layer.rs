@@ -6,23 +6,28 @@
 //! - The files of a layer are written once, under a temporary name, and never changed.
 //! - The slot of a layer is a small number that stays with the layer for as long as its directory exists; inode numbers
 //!   are made of it.
+//! - Layers that nobody uses go when those on the disk are more than their budget, the longest unused first.
 //! - Locations are hints. A wrong one leads to a chunk that fails its digest.
 
+mod kept;
 mod locations;
+mod pace;
 mod unpack;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use dsec_format::LayerDigest;
 use dsec_format::digest::BlobDigest;
 use dsec_format::extents::{self, Extent, Map};
 use dsec_format::layer::{self, Header, Identity};
-use dsec_format::{LayerDigest, image};
 use dsec_sys::mapped::Mapped;
 
 use crate::counters::Counter;
 
+pub use self::kept::Layers;
 pub use self::locations::{Chunk, FrameKey, Located};
+pub use self::pace::Paced;
 pub use self::unpack::unpack;
 
 /// Name of the unpacked metadata image in a layer's directory.
@@ -30,6 +35,8 @@ pub const METADATA_FILE: &str = "metadata.erofs";
 const EXTENTS_FILE: &str = "extents.map";
 const HEADER_FILE: &str = "header";
 const SLOT_FILE: &str = "slot";
+/// Slots are below this: inode numbers have so many bits for them.
+pub const MAX_SLOTS: u32 = 1 << 20;
 
 /// Why a layer cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +90,12 @@ pub enum Error {
         /// `metadata`, `extent map`, `header` or `slot`.
         blob: &'static str,
     },
+    /// All numbers are given out; those of layers that are gone come back with the next start of the daemon.
+    #[error("layer {layer} finds no free slot of {MAX_SLOTS}")]
+    Slots {
+        /// Which layer.
+        layer: LayerDigest,
+    },
     /// A local file failed; the message of the source names the path.
     #[error("layer {layer} cannot be kept on this node")]
     Io {
@@ -103,6 +116,8 @@ pub struct Layer {
     directory: PathBuf,
     image: dsec_erofs::Image<Mapped>,
     extents: Mapped,
+    /// Keeps its directory while the value lives.
+    in_use: OnceLock<Arc<()>>,
     /// By the index of the source.
     located: Mutex<Vec<Option<Arc<Located>>>>,
     /// Bytes fetched for it.
@@ -126,7 +141,7 @@ impl Layer {
         let header = fs_err::read(directory.join(HEADER_FILE)).map_err(io)?;
         let identity = Header::decode(&header, digest).map_err(|_| damaged("header"))?.identity;
         let slot = fs_err::read_to_string(directory.join(SLOT_FILE)).map_err(io)?;
-        let slot = slot.trim().parse().map_err(|_| damaged("slot"))?;
+        let slot = parse_slot(&slot).ok_or_else(|| damaged("slot"))?;
         let (metadata, extents) = (map(METADATA_FILE)?, map(EXTENTS_FILE)?);
         if BlobDigest::of(&metadata) != identity.metadata_digest {
             return Err(damaged("metadata"));
@@ -142,6 +157,7 @@ impl Layer {
             directory: directory.to_owned(),
             image,
             extents,
+            in_use: OnceLock::new(),
             located: Mutex::default(),
             fetched_bytes: Counter::default(),
             errors: Counter::default(),
@@ -153,7 +169,7 @@ impl Layer {
         &self.digest
     }
 
-    /// A number below 2^20 that no other layer of this node has.
+    /// A number from 1, below [`MAX_SLOTS`], that no other layer of this node has.
     pub fn slot(&self) -> u32 {
         self.slot
     }
@@ -215,95 +231,6 @@ impl Layer {
     }
 }
 
-/// The layers that are unpacked on this node.
-#[derive(Debug)]
-pub struct Layers {
-    root: PathBuf,
-    /// The highest slot that was given out: none is given twice while the kernel may know what had it.
-    highest_slot: Mutex<u32>,
-}
-
-impl Layers {
-    /// The layers below `root`; what an interrupted unpacking left is removed.
-    ///
-    /// # Errors
-    /// The directory cannot be read or cleaned.
-    pub fn open(root: &Path) -> std::io::Result<Self> {
-        for entry in fs_err::read_dir(root)? {
-            let entry = entry?;
-            if entry.file_name().to_string_lossy().starts_with("tmp-") {
-                if entry.file_type()?.is_dir() {
-                    fs_err::remove_dir_all(entry.path())?;
-                } else {
-                    fs_err::remove_file(entry.path())?;
-                }
-            }
-        }
-        Ok(Self { root: root.to_owned(), highest_slot: Mutex::default() })
-    }
-
-    /// Where a layer is, or would be.
-    pub fn directory(&self, layer: &LayerDigest) -> PathBuf {
-        self.root.join(layer.hex())
-    }
-
-    /// Opens a layer, unpacking it with `stream` when it is not there or is damaged.
-    ///
-    /// # Errors
-    /// See [`Error`].
-    pub fn open_or_unpack(
-        &self,
-        record: &image::LayerRecord,
-        stream: impl FnOnce() -> Result<Box<dyn std::io::Read + Send>, dsec_store::Error>,
-    ) -> Result<Layer, Error> {
-        let directory = self.directory(&record.digest);
-        if directory.exists() {
-            match Layer::open(&record.digest, &directory) {
-                Ok(layer) => return Ok(layer),
-                Err(error) => tracing::warn!(layer = %record.digest, %error, "a local layer is unpacked again"),
-            }
-        }
-        let io = |source| Error::Io { layer: record.digest, source };
-        let temporary = self.root.join(format!("tmp-{}", record.digest.hex()));
-        remove_directory(&temporary).map_err(io)?;
-        fs_err::create_dir(&temporary).map_err(io)?;
-        let unpacked = stream().map_err(Error::from).and_then(|stream| unpack(&record.digest, stream, &temporary));
-        if let Err(error) = unpacked.and_then(|()| self.settle(&temporary, &directory).map_err(io)) {
-            remove_directory(&temporary).map_err(io)?;
-            return Err(error);
-        }
-        Layer::open(&record.digest, &directory)
-    }
-
-    /// Gives the layer in `temporary` a slot and its place.
-    fn settle(&self, temporary: &Path, directory: &Path) -> std::io::Result<()> {
-        let mut highest = self.highest_slot.lock().unwrap_or_else(PoisonError::into_inner);
-        let slot = match fs_err::read_to_string(directory.join(SLOT_FILE)) {
-            Ok(slot) => slot,
-            Err(_) => {
-                *highest = self.highest_used_slot()?.max(*highest) + 1;
-                highest.to_string()
-            }
-        };
-        fs_err::write(temporary.join(SLOT_FILE), slot)?;
-        remove_directory(directory)?;
-        fs_err::rename(temporary, directory)
-    }
-
-    /// 0 when there are no layers.
-    fn highest_used_slot(&self) -> std::io::Result<u32> {
-        let mut highest = 0;
-        for entry in fs_err::read_dir(&self.root)? {
-            let slot = fs_err::read_to_string(entry?.path().join(SLOT_FILE)).unwrap_or_default();
-            highest = highest.max(slot.trim().parse().unwrap_or(0));
-        }
-        Ok(highest)
-    }
-}
-
-fn remove_directory(path: &Path) -> std::io::Result<()> {
-    match fs_err::remove_dir_all(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        other => other,
-    }
+fn parse_slot(text: &str) -> Option<u32> {
+    text.trim().parse().ok().filter(|slot| (1..MAX_SLOTS).contains(slot))
 }

@@ -17,6 +17,7 @@ pub mod fuse;
 pub mod layer;
 pub mod mounts;
 pub mod node;
+mod private;
 pub mod road;
 pub mod served;
 pub mod tree;

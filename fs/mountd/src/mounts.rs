@@ -6,7 +6,8 @@
 //! - Two who ask for one layer at once wait for one mount. No lock is held across a layer's download but the layer's own.
 //! - Unmounting never fails a reader that is still inside: the mount is detached, and the layer stays served until the
 //!   kernel has let go of it ([`crate::served`]).
-//! - The run directory has one owner; what an earlier one left mounted is detached at the start.
+//! - The run directory has one owner; what an earlier one left mounted is detached at the start. No other user reaches
+//!   into it, and nothing below it is a set-id program or a device to anyone.
 
 mod kernel;
 
@@ -19,6 +20,7 @@ use dsec_format::LayerDigest;
 use dsec_format::protocol::mountd::Road;
 use rustix::fs::FlockOperation;
 
+pub(crate) use self::kernel::LAYER_ATTRIBUTES;
 pub use self::kernel::{Error, probe_erofs};
 use crate::layer::{self, Layer};
 use crate::served::Served;
@@ -39,6 +41,16 @@ pub enum RunError {
         /// The directory.
         path: PathBuf,
     },
+    /// Others could reach into it, or own it.
+    #[error("run directory {} belongs to user {owner} with mode {mode:o}, not to this one alone", path.display())]
+    Shared {
+        /// The directory.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
+        /// Its permissions.
+        mode: u32,
+    },
     /// It cannot be made, read or locked; the message of the source names the path.
     #[error("run directory cannot be used")]
     Io(#[source] std::io::Error),
@@ -53,8 +65,11 @@ impl RunDirectory {
     /// # Errors
     /// See [`RunError`].
     pub fn open(path: &Path) -> Result<Self, RunError> {
-        fs_err::create_dir_all(path).map_err(RunError::Io)?;
+        crate::private::create(path).map_err(RunError::Io)?;
         let path = fs_err::canonicalize(path).map_err(RunError::Io)?;
+        if let Some((owner, mode)) = crate::private::shared(&path).map_err(RunError::Io)? {
+            return Err(RunError::Shared { path, owner, mode });
+        }
         let lock_path = path.join("lock");
         let lock = fs_err::OpenOptions::new().create(true).truncate(false).write(true).open(lock_path);
         let lock = lock.map_err(RunError::Io)?;

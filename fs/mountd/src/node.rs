@@ -41,6 +41,8 @@ pub struct Options {
     pub cache: PathBuf,
     /// Bounds of the cache.
     pub cache_options: cache::Options,
+    /// Bytes that the metadata of layers may use on the disk; more only while layers in use have more.
+    pub metadata_bytes: u64,
     /// Bounds of fetching.
     pub fetch: fetch::Options,
     /// The directory below which layers are mounted.
@@ -109,6 +111,9 @@ pub enum Error {
     },
 }
 
+/// What `status` says of an image, taken under the lock; what takes long is counted after that.
+type Seen = (ImageDigest, Spec, Vec<String>, Vec<Arc<Layer>>);
+
 struct Held {
     spec: Spec,
     holders: Vec<String>,
@@ -142,7 +147,7 @@ impl Node {
     pub fn start(options: Options) -> Result<Self, StartError> {
         let run = RunDirectory::open(&options.run)?;
         let cache = Arc::new(Cache::open(&options.cache, options.cache_options)?);
-        let layers = Layers::open(&cache.directory().layers()).map_err(StartError::Io)?;
+        let layers = Layers::open(&cache.directory().layers(), options.metadata_bytes).map_err(StartError::Io)?;
         let images = Images::open(&cache.directory().images()).map_err(StartError::Io)?;
         let choice = road::choose(options.road, &cache.directory().layers())?;
         let sources = Arc::new(Sources::new(options.sources));
@@ -233,7 +238,11 @@ impl Node {
 
     /// How the daemon is.
     pub fn status(&self) -> Status {
-        let images = lock(&self.held).iter().map(|(digest, held)| self.image_status(digest, held)).collect();
+        let seen = |(digest, held): (&ImageDigest, &Held)| {
+            (*digest, held.spec.clone(), held.holders.clone(), held.layers.clone())
+        };
+        let images: Vec<Seen> = lock(&self.held).iter().map(seen).collect();
+        let images = images.into_iter().map(|image| self.image_status(image)).collect();
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -260,16 +269,16 @@ impl Node {
         self.session.is_over()
     }
 
-    fn image_status(&self, digest: &ImageDigest, held: &Held) -> ImageStatus {
+    fn image_status(&self, (image, spec, holders, layers): Seen) -> ImageStatus {
         ImageStatus {
-            image: *digest,
-            spec: held.spec.clone(),
+            image,
+            spec,
             road: self.choice.road,
-            holders: held.holders.clone(),
-            data_bytes: held.layers.iter().map(|layer| layer.identity().data_bytes.get()).sum(),
-            local_bytes: held.layers.iter().map(|layer| self.reader.local_bytes(layer)).sum(),
-            fetched_bytes: held.layers.iter().map(|layer| layer.fetched_bytes.value()).sum(),
-            errors: held.layers.iter().map(|layer| layer.errors.value()).sum(),
+            holders,
+            data_bytes: layers.iter().map(|layer| layer.identity().data_bytes.get()).sum(),
+            local_bytes: layers.iter().map(|layer| self.reader.local_bytes(layer)).sum(),
+            fetched_bytes: layers.iter().map(|layer| layer.fetched_bytes.value()).sum(),
+            errors: layers.iter().map(|layer| layer.errors.value()).sum(),
         }
     }
 
@@ -333,8 +342,7 @@ impl Node {
     }
 
     fn hold_layer(&self, record: &dsec_format::image::LayerRecord) -> Result<Arc<Layer>, HoldError> {
-        let stream = || self.sources.ask(|source| source.open_layer(&record.digest));
-        self.mounts.hold(&record.digest, || self.layers.open_or_unpack(record, stream))
+        self.mounts.hold(&record.digest, || fetch::bring(&self.layers, &self.sources, record))
     }
 }
 
@@ -357,7 +365,7 @@ fn layer_kind(error: &layer::Error) -> ErrorKind {
         layer::Error::Store(error) => store_kind(error),
         layer::Error::Stream { .. } => ErrorKind::Unreachable,
         layer::Error::Layer { .. } | layer::Error::Extents { .. } | layer::Error::Metadata { .. } => ErrorKind::Corrupt,
-        layer::Error::Damaged { .. } | layer::Error::Io { .. } => ErrorKind::Node,
+        layer::Error::Damaged { .. } | layer::Error::Slots { .. } | layer::Error::Io { .. } => ErrorKind::Node,
     }
 }
 

@@ -5,14 +5,19 @@
 //! lock               held (flock) by the daemon that uses the directory
 //! segments/N.data    plain chunks
 //! segments/N.index   which chunk lies where in them
-//! layers/HEX/        unpacked metadata of layers (not counted against the budget of the segments)
+//! layers/HEX/        unpacked metadata of layers (with a budget of their own)
 //! images/HEX         image records
 //! ```
+//!
+//! The directory has mode 0700: what is in it is the data of tenants.
 
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::FlockOperation;
+
+use crate::private;
 
 /// Content of the file `VERSION`.
 const VERSION: &str = "dsec-cache 1\n";
@@ -33,6 +38,14 @@ pub enum Error {
         path: PathBuf,
         /// What the version file says; empty without one.
         found: String,
+    },
+    /// It is somebody else's, who could change what is in it.
+    #[error("cache {} belongs to user {owner}", path.display())]
+    Owner {
+        /// The directory.
+        path: PathBuf,
+        /// Its owner.
+        owner: u32,
     },
     /// The budget is too small.
     #[error("a cache of {budget_bytes} bytes is too small, at least {} are needed", super::MIN_BUDGET_BYTES)]
@@ -55,7 +68,11 @@ pub struct Directory {
 
 impl Directory {
     pub(super) fn open(path: &Path) -> Result<Self, Error> {
-        fs_err::create_dir_all(path).map_err(Error::Io)?;
+        private::create(path).map_err(Error::Io)?;
+        let owner = fs_err::metadata(path).map_err(Error::Io)?.uid();
+        if owner != rustix::process::geteuid().as_raw() {
+            return Err(Error::Owner { path: path.to_owned(), owner });
+        }
         let was_empty = fs_err::read_dir(path)
             .map_err(Error::Io)?
             .all(|entry| entry.is_ok_and(|entry| entry.file_name() == "lock" || entry.file_name() == "lost+found"));
@@ -72,6 +89,8 @@ impl Directory {
         if found != VERSION {
             return Err(Error::Version { path: path.to_owned(), found: found.chars().take(80).collect() });
         }
+        // From here on it is known to be a cache and nothing else.
+        private::close(path).map_err(Error::Io)?;
         for name in ["segments", "layers"] {
             fs_err::create_dir_all(path.join(name)).map_err(Error::Io)?;
         }

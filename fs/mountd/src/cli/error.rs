@@ -90,6 +90,13 @@ fn classify_start(error: &node::StartError) -> Option<(Exit, Option<&'static str
         node::StartError::Run(mounts::RunError::Locked { .. }) => {
             Some((Exit::Conflict, Some("stop the other daemon, or give --run DIR")))
         }
+        node::StartError::Run(mounts::RunError::Shared { .. }) => Some((
+            Exit::Refused,
+            Some("give a directory of the daemon's user with mode 0700, or one that is not there yet"),
+        )),
+        node::StartError::Cache(cache::Error::Owner { .. }) => {
+            Some((Exit::Refused, Some("give a directory that belongs to the daemon's user")))
+        }
         node::StartError::Road(road::Error::Unavailable { .. }) => {
             Some((Exit::Refused, Some("`--road fuse` or `--road auto` work without it")))
         }

@@ -21,6 +21,8 @@ const TICK: Duration = Duration::from_secs(1);
 /// The default budget is this share of the file system, at most [`DEFAULT_CACHE_BYTES`].
 const DEFAULT_CACHE_SHARE: u64 = 4;
 const DEFAULT_CACHE_BYTES: u64 = 50 << 30;
+/// The default budget of metadata is this share of that of chunks.
+const DEFAULT_METADATA_SHARE: u64 = 4;
 
 /// Serve images on this node until SIGTERM or SIGINT, which unmount everything, held or not
 #[derive(Debug, Args)]
@@ -43,6 +45,10 @@ pub(crate) struct Serve {
     /// cache's file system, at most 50G
     #[arg(long, value_name = "N", value_parser = parse_bytes)]
     cache_bytes: Option<u64>,
+    /// Bytes that the unpacked metadata of layers may use, beside the chunks. What is in use may be more. Default: a
+    /// quarter of what the chunks may use
+    #[arg(long, value_name = "N", value_parser = parse_bytes)]
+    metadata_bytes: Option<u64>,
     /// Bytes of chunks kept in memory
     #[arg(long, value_name = "N", value_parser = parse_bytes, default_value = "16M")]
     memory_bytes: u64,
@@ -105,7 +111,6 @@ impl Serve {
     }
 
     fn options(&self) -> anyhow::Result<Options> {
-        fs_err::create_dir_all(&self.cache)?;
         let budget_bytes = match self.cache_bytes {
             Some(bytes) => bytes,
             None => default_budget(&self.cache)?,
@@ -120,6 +125,7 @@ impl Serve {
             sources: self.store.iter().map(source).collect::<Result<_, _>>()?,
             cache: self.cache.clone(),
             cache_options: cache::Options { budget_bytes, memory_bytes },
+            metadata_bytes: self.metadata_bytes.unwrap_or(budget_bytes / DEFAULT_METADATA_SHARE),
             fetch: fetch::Options {
                 threads: usize::from(self.fetch_threads),
                 join_bytes: self.join_bytes,
@@ -135,7 +141,10 @@ impl Serve {
 }
 
 fn default_budget(cache: &std::path::Path) -> anyhow::Result<u64> {
-    let file_system = rustix::fs::statvfs(cache)?;
+    // The directory itself may not be there yet.
+    let there = std::path::absolute(cache)?;
+    let there = there.ancestors().find(|path| path.exists()).unwrap_or(std::path::Path::new("/"));
+    let file_system = rustix::fs::statvfs(there)?;
     let share = file_system.f_blocks.saturating_mul(file_system.f_frsize) / DEFAULT_CACHE_SHARE;
     Ok(share.clamp(cache::MIN_BUDGET_BYTES, DEFAULT_CACHE_BYTES))
 }

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use dsec_format::ChunkDigest;
 use dsec_format::frame;
+use dsec_format::locations::RECORD_BYTES;
 use dsec_store::Error;
+use dsec_store::error::Damage;
 
 use super::flight::Landed;
 use super::plan::{self, Run};
@@ -60,8 +62,19 @@ impl Shared {
         }
         let answer = remote.source().read_locations(layer.digest());
         remote.note(&answer);
+        let locations = answer?;
+        // One record an extent: before anything is made of what may be far more.
+        let (need, have) = (layer.map().extents().len(), locations.records.len());
+        if have != need {
+            let bytes = |records: usize| (records * RECORD_BYTES) as u64;
+            return Err(Error::Damaged {
+                object: format!("locations of layer {}", layer.digest()),
+                store: remote.source().describe(),
+                source: Damage::Length { need_bytes: bytes(need), have_bytes: bytes(have) },
+            });
+        }
         let path = layer.directory().join(format!("locations-{index}"));
-        let located = Arc::new(Located::create(&answer?, &path));
+        let located = Arc::new(Located::create(&locations, &path));
         layer.set_located(index, Some(Arc::clone(&located)));
         Ok(located)
     }

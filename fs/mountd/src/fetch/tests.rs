@@ -10,6 +10,7 @@ use dsec_format::locations::{Locations, Record};
 use dsec_format::pack::Place;
 use dsec_format::{ChunkDigest, PackDigest};
 
+use super::plan::Run;
 use super::*;
 use crate::cache;
 use crate::layer;

@@ -6,6 +6,7 @@
 //!
 //! The file is this daemon's own, derived and never trusted: look-ups are free of panics for any bytes.
 
+use std::io::Write;
 use std::path::Path;
 
 use dsec_format::PackDigest;
@@ -71,11 +72,11 @@ impl Located {
         let count = u32::try_from(locations.records.len()).unwrap_or(u32::MAX);
         let mut order: Vec<U32> = (0..count).map(U32::new).collect();
         order.sort_by_key(|index| locations.records.get(index.get() as usize).map(FrameKey::of));
-        let bytes = [locations.records.as_bytes(), order.as_bytes()].concat();
-        let bytes = write_and_map(&bytes, path).map_or_else(
+        let parts = [locations.records.as_bytes(), order.as_bytes()];
+        let bytes = write_and_map(parts, path).map_or_else(
             |error| {
                 tracing::warn!(%error, "locations are kept in memory");
-                Bytes::Heap(bytes)
+                Bytes::Heap(parts.concat())
             },
             Bytes::Mapped,
         );
@@ -135,9 +136,12 @@ impl Located {
     }
 }
 
-fn write_and_map(bytes: &[u8], path: &Path) -> std::io::Result<Mapped> {
+fn write_and_map(parts: [&[u8]; 2], path: &Path) -> std::io::Result<Mapped> {
     let temporary = path.with_extension("tmp");
-    fs_err::write(&temporary, bytes)?;
+    let mut file = fs_err::File::create(&temporary)?;
+    for part in parts {
+        file.write_all(part)?;
+    }
     fs_err::rename(&temporary, path)?;
     Mapped::open(fs_err::File::open(path)?.file())
 }

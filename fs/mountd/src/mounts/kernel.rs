@@ -45,14 +45,17 @@ pub(super) fn make_mount_point(path: &Path) -> Result<(), Error> {
     fs_err::create_dir_all(path).map_err(Error::Io)
 }
 
-/// Mounts an EROFS image file, read-only, its extra device being the file `device`. Set-id programs and device nodes
-/// work: what they may do is decided where a sandbox mounts the layer.
+/// What every mount of a layer here is. On the node itself nothing of a tenant's image has an effect: no set-id program,
+/// no device node. A sandbox's overlay looks at the flags of its own mount only, so inside they work as it decides.
+pub(crate) const LAYER_ATTRIBUTES: MountAttrFlags =
+    MountAttrFlags::MOUNT_ATTR_RDONLY.union(MountAttrFlags::MOUNT_ATTR_NOSUID).union(MountAttrFlags::MOUNT_ATTR_NODEV);
+
+/// Mounts an EROFS image file, its extra device being the file `device`, with [`LAYER_ATTRIBUTES`].
 pub(super) fn mount_erofs(image: &Path, device: &Path, target: &Path) -> Result<(), Error> {
     let failed = |step| move |source| Error::Mount { path: target.to_owned(), step, source };
     let context = erofs_context(image, device).map_err(failed("fsconfig"))?;
     fsconfig_create(&context).map_err(failed("fsconfig create"))?;
-    let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::MOUNT_ATTR_RDONLY)
-        .map_err(failed("fsmount"))?;
+    let mount = fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, LAYER_ATTRIBUTES).map_err(failed("fsmount"))?;
     move_mount(&mount, "", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH).map_err(failed("move_mount"))
 }
 
@@ -64,7 +67,7 @@ fn erofs_context(image: &Path, device: &Path) -> Result<OwnedFd, Errno> {
     Ok(context)
 }
 
-/// Shows the directory `source` at `target` too.
+/// Shows the directory `source` at `target` too. The attributes are those of the mount that it lies on.
 pub(super) fn bind(source: &Path, target: &Path) -> Result<(), Error> {
     let failed = |step| move |error| Error::Mount { path: target.to_owned(), step, source: error };
     let flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use dsec_mountd::cache::{self, Cache};
 use dsec_mountd::fetch::ReadError;
+use dsec_store::Source;
 use proptest::prelude::*;
 
-use crate::rig::{DEADLINE, Fault, World};
+use crate::rig::{DEADLINE, Fault, Faulty, Shared, World};
 
 const MIB: usize = 1 << 20;
 const LATE: Duration = Duration::from_secs(1);
@@ -97,6 +98,75 @@ fn a_panic_of_a_request_for_locations_is_told_in_time() {
     assert!(start.elapsed() < DEADLINE, "{:?}", start.elapsed());
     source.set_after(None);
     rig.read_all(&world.built.device);
+}
+
+#[test]
+fn locations_of_more_than_the_layer_has_are_refused_before_anything_is_made_of_them() {
+    let world = World::new(MIB);
+    let (bad, good) = (world.faulty(&[], Some(Fault::Padded)), world.faulty(&[], None));
+    let rig = world.rig(&[&bad]);
+    assert_eq!(rig.reader.read_now(&rig.layer, 0, 4096), Err(ReadError::Unavailable));
+    assert!(!rig.layer.directory().join("locations-0").exists());
+    drop(rig);
+    world.rig(&[&bad, &good]).read_all(&world.built.device);
+}
+
+#[test]
+fn a_layer_that_breaks_off_is_brought_by_the_next_source() {
+    use dsec_mountd::fetch::{Sources, bring};
+    use dsec_mountd::layer::Layers;
+    let world = World::new(MIB / 4);
+    let (bad, good) = (world.faulty(&[], Some(Fault::Short)), world.faulty(&[], None));
+    let directory = tempfile::tempdir().unwrap();
+    let layers = Layers::open(directory.path(), u64::MAX).unwrap();
+    let of = |all: &[&Arc<Faulty>]| {
+        Sources::new(all.iter().map(|source| Box::new(Shared(Arc::clone(source))) as Box<dyn Source>).collect())
+    };
+    assert!(bring(&layers, &of(&[&bad]), &world.record).is_err());
+    assert_eq!(bring(&layers, &of(&[&bad, &good]), &world.record).unwrap().digest(), &world.record.digest);
+    bring(&layers, &of(&[]), &world.record).expect("what is here needs no source");
+}
+
+#[test]
+fn layers_that_nobody_uses_go_when_they_are_more_than_the_budget() {
+    use dsec_mountd::layer::{Layer, Layers};
+    let worlds: Vec<World> = (1..=3).map(|size| World::new(size * MIB / 4)).collect();
+    let directory = tempfile::tempdir().unwrap();
+    let open = |layers: &Layers, world: &World| -> Layer {
+        let store = dsec_store::LocalStore::open(&world.store()).unwrap();
+        layers.open_or_unpack(&world.record, || store.open_layer(&world.record.digest)).unwrap()
+    };
+    let there = || worlds.iter().map(|world| directory.path().join(world.record.digest.hex()).exists());
+    let kept = || there().collect::<Vec<_>>();
+    let layers = Layers::open(directory.path(), 0).unwrap();
+    let first = open(&layers, &worlds[0]);
+    let slots: std::collections::BTreeSet<u32> =
+        [first.slot(), open(&layers, &worlds[1]).slot(), open(&layers, &worlds[2]).slot()].into();
+    assert_eq!(kept(), [true, false, true], "what is used stays, what was brought last too");
+    assert_eq!(slots.len(), 3, "a slot is not given again in the life of the process");
+    drop(first);
+    open(&layers, &worlds[1]);
+    assert_eq!(kept(), [false, true, false]);
+    // With room for all of them nothing goes, and a later start with less keeps what was used last.
+    let layers = Layers::open(directory.path(), u64::MAX).unwrap();
+    for world in [&worlds[0], &worlds[2], &worlds[1], &worlds[0]] {
+        open(&layers, world);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert_eq!(kept(), [true, true, true]);
+    let bytes = |world: &World| {
+        let files = std::fs::read_dir(directory.path().join(world.record.digest.hex())).unwrap();
+        files.map(|file| std::os::unix::fs::MetadataExt::blocks(&file.unwrap().metadata().unwrap()) * 512).sum::<u64>()
+    };
+    Layers::open(directory.path(), bytes(&worlds[0]) + bytes(&worlds[1])).unwrap();
+    assert_eq!(kept(), [true, true, false]);
+    // A slot that is no slot, or another's, costs the layer and nothing else.
+    let slot = |world: &World| directory.path().join(world.record.digest.hex()).join("slot");
+    std::fs::write(slot(&worlds[0]), (1u32 << 20).to_string()).unwrap();
+    let layers = Layers::open(directory.path(), u64::MAX).unwrap();
+    assert_eq!(kept(), [false, true, false]);
+    let (one, two) = (open(&layers, &worlds[0]), open(&layers, &worlds[1]));
+    assert!(one.slot() != two.slot() && one.slot() < 1 << 20);
 }
 
 #[test]
@@ -296,14 +366,13 @@ fn privileged_a_disk_that_becomes_read_only_costs_the_cache_and_no_read() {
 #[test]
 fn a_layer_whose_bytes_are_wrong_is_refused_and_leaves_nothing() {
     use dsec_mountd::layer::Layers;
-    use dsec_store::Source;
     let world = World::new(MIB / 4);
     let store = dsec_store::LocalStore::open(&world.store()).unwrap();
     let record = store.read_image(&world.built.image).unwrap().layers[0].clone();
     let mut stored = Vec::new();
     store.open_layer(&record.digest).unwrap().read_to_end(&mut stored).unwrap();
     let directory = tempfile::tempdir().unwrap();
-    let layers = Layers::open(directory.path()).unwrap();
+    let layers = Layers::open(directory.path(), u64::MAX).unwrap();
     let attempt = |bytes: Vec<u8>| layers.open_or_unpack(&record, || Ok(Box::new(std::io::Cursor::new(bytes))));
     let plain = attempt(stored.clone()).unwrap();
     let want = plain.image().bytes().to_vec();

@@ -2,6 +2,7 @@
 
 #![allow(clippy::disallowed_methods, clippy::cast_possible_truncation)]
 
+mod busy;
 mod daemon;
 mod faults;
 mod fixture;

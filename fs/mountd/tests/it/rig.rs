@@ -38,6 +38,8 @@ pub(crate) enum Fault {
     Unreachable,
     /// No such pack.
     Gone,
+    /// Locations of more than there is.
+    Padded,
     /// A bug of this program on the way.
     Panic,
 }
@@ -82,7 +84,7 @@ impl Faulty {
                 None
             }
             Fault::Panic => panic!("a bug that a test has planted"),
-            Fault::Short | Fault::Flipped | Fault::Elsewhere => None,
+            Fault::Short | Fault::Flipped | Fault::Elsewhere | Fault::Padded => None,
         }
     }
 }
@@ -112,7 +114,14 @@ impl Source for Shared {
     }
 
     fn open_layer(&self, digest: &LayerDigest) -> Result<Box<dyn Read + Send>> {
-        self.0.store.open_layer(digest)
+        let mut stream = self.0.store.open_layer(digest)?;
+        if *self.0.after.lock().unwrap() != Some(Fault::Short) {
+            return Ok(stream);
+        }
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes)?;
+        bytes.truncate(bytes.len() / 2);
+        Ok(Box::new(std::io::Cursor::new(bytes)))
     }
 
     fn read_layer(&self, digest: &LayerDigest) -> Result<dsec_format::layer::Layer> {
@@ -124,7 +133,11 @@ impl Source for Shared {
         // What is wrong with bytes is wrong with packs only: locations carry a digest of their own.
         let after = *self.0.after.lock().unwrap();
         let fault = after.and_then(|fault| self.0.failure(fault, "locations".to_owned()));
-        fault.map_or_else(|| self.0.store.read_locations(digest), Err)
+        let mut locations = fault.map_or_else(|| self.0.store.read_locations(digest), Err)?;
+        if after == Some(Fault::Padded) {
+            locations.records.extend_from_within(..);
+        }
+        Ok(locations)
     }
 
     fn read_pack(&self, digest: &PackDigest, offset: u64, bytes: u64) -> Result<Vec<u8>> {
@@ -158,7 +171,7 @@ pub(crate) const DEADLINE: Duration = Duration::from_millis(1500);
 pub(crate) struct World {
     pub(crate) root: tempfile::TempDir,
     pub(crate) built: fixture::Built,
-    record: LayerRecord,
+    pub(crate) record: LayerRecord,
 }
 
 /// Everything up to the device.
@@ -200,7 +213,7 @@ impl World {
         // Little memory, so that reads go to the disk.
         let options = cache::Options { budget_bytes, memory_bytes: 1 << 20 };
         let cache = Arc::new(Cache::open(cache, options).unwrap());
-        let layers = Layers::open(&cache.directory().layers()).unwrap();
+        let layers = Layers::open(&cache.directory().layers(), u64::MAX).unwrap();
         let store = LocalStore::open(&self.store()).unwrap();
         let layer = layers.open_or_unpack(&self.record, || store.open_layer(&self.record.digest)).unwrap();
         let sources = sources.iter().map(|source| Box::new(Shared(Arc::clone(source))) as Box<dyn Source>);

@@ -177,24 +177,97 @@ fn privileged_a_second_daemon_is_told_so_and_the_first_goes_on() {
 }
 
 #[test]
-fn privileged_set_id_programs_work() {
+fn privileged_set_id_and_devices_work_in_an_overlay_and_nowhere_on_the_node() {
+    use rustix::fs::{CWD, FileType, Mode};
+    use rustix::mount::UnmountFlags;
     let root = tempfile::tempdir().unwrap();
     let tree = root.path().join("tree");
     std::fs::create_dir(&tree).unwrap();
     std::fs::copy("/usr/bin/id", tree.join("id")).unwrap();
-    rustix::fs::chmod(tree.join("id"), rustix::fs::Mode::from(0o4755)).unwrap();
-    rustix::fs::chmod(root.path(), rustix::fs::Mode::from(0o755)).unwrap();
+    rustix::fs::chmod(tree.join("id"), Mode::from(0o4755)).unwrap();
+    let null = rustix::fs::makedev(1, 3);
+    rustix::fs::mknodat(CWD, tree.join("null"), FileType::CharacterDevice, Mode::from(0o666), null).unwrap();
+    rustix::fs::chmod(root.path(), Mode::from(0o755)).unwrap();
     let store = LocalStore::create(&root.path().join("store")).unwrap();
     fixture::build(&store, &tree, "set-id:1");
+    let who = |directory: &Path| {
+        // Through a descriptor: the way there is closed to the user.
+        let directory = std::fs::File::open(directory).unwrap();
+        let program = format!("/proc/self/fd/{}/id", std::os::fd::AsRawFd::as_raw_fd(&directory));
+        let command = ["--reuid=65534", "--regid=65534", "--clear-groups", &program, "-u"];
+        rustix::io::fcntl_setfd(&directory, rustix::io::FdFlags::empty()).unwrap();
+        let output = std::process::Command::new("setpriv").args(command).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    };
+    let opens = |directory: &Path| std::fs::File::open(directory.join("null")).is_ok();
     for road in ["erofs", "fuse"] {
         let mut daemon = Daemon::start(root.path(), &["--road", road]);
         let mounted = daemon.mount("set-id:1", "test");
-        let mut command = std::process::Command::new(Path::new(&mounted.layers[0].path).join("id"));
-        std::os::unix::process::CommandExt::uid(&mut command, 65_534);
-        let output = command.arg("-u").output().unwrap();
-        assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "0", "{road}: {output:?}");
+        let layer = Path::new(&mounted.layers[0].path);
+        assert_eq!((who(layer).as_str(), opens(layer)), ("65534", false), "{road}: a layer on the node is inert");
+        let clone = dsec_sys::mount::clone_at(CWD, &std::ffi::CString::new(layer.to_str().unwrap()).unwrap()).unwrap();
+        let overlay = overlay_of(&clone, root.path());
+        let union = root.path().join("union");
+        std::fs::create_dir_all(&union).unwrap();
+        let flags = rustix::mount::MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+        rustix::mount::move_mount(&overlay, "", CWD, &union, flags).unwrap();
+        let found = (who(&union), opens(&union));
+        rustix::mount::unmount(&union, UnmountFlags::DETACH).unwrap();
+        assert_eq!(found, ("0".to_owned(), true), "{road}: a sandbox's overlay decides for itself");
+        drop((overlay, clone));
         daemon.stop();
     }
+}
+
+/// An overlay as a sandbox has it: one lower, given as a detached mount, and an upper.
+fn overlay_of(lower: &std::os::fd::OwnedFd, root: &Path) -> std::os::fd::OwnedFd {
+    use rustix::mount::{
+        FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_fd, fsconfig_set_string, fsmount,
+        fsopen,
+    };
+    let own = tempfile::tempdir_in(root).unwrap().keep();
+    let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC).unwrap();
+    fsconfig_set_fd(&context, "lowerdir+", std::os::fd::AsFd::as_fd(lower)).unwrap();
+    for name in ["upperdir", "workdir"] {
+        std::fs::create_dir(own.join(name)).unwrap();
+        fsconfig_set_string(&context, name, own.join(name)).unwrap();
+    }
+    fsconfig_create(&context).unwrap();
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).unwrap()
+}
+
+#[test]
+fn privileged_no_other_user_reaches_what_the_daemon_keeps() {
+    use rustix::fs::Mode;
+    use std::os::unix::fs::MetadataExt;
+    let root = tempfile::tempdir().unwrap();
+    odd_tree(root.path());
+    let cache = root.path().join("cache");
+    let mut daemon = Daemon::start(root.path(), &[]);
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o777;
+    assert_eq!((mode(&daemon.run()), mode(&cache)), (0o700, 0o700));
+    daemon.stop();
+    // A cache that was open to others is closed; a run directory may be anything, and is refused.
+    rustix::fs::chmod(&cache, Mode::from(0o755)).unwrap();
+    daemon.restart();
+    assert_eq!(mode(&cache), 0o700);
+    daemon.stop();
+    rustix::fs::chmod(daemon.run(), Mode::from(0o755)).unwrap();
+    let refused = |daemon: &Daemon| {
+        let output = daemon.command().stderr(std::process::Stdio::piped()).output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, text) = refused(&daemon);
+    assert!(code == Some(7) && text.contains("run directory"), "{code:?} {text}");
+    rustix::fs::chmod(daemon.run(), Mode::from(0o700)).unwrap();
+    let other = Some(rustix::fs::Uid::from_raw(65_534));
+    rustix::fs::chown(daemon.run(), other, None).unwrap();
+    assert_eq!(refused(&daemon).0, Some(7));
+    rustix::fs::chown(daemon.run(), Some(rustix::fs::Uid::ROOT), None).unwrap();
+    rustix::fs::chown(&cache, other, None).unwrap();
+    let (code, text) = refused(&daemon);
+    assert!(code == Some(7) && text.contains("belongs to user 65534"), "{code:?} {text}");
 }
 
 #[test]
