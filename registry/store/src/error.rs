@@ -100,13 +100,13 @@ impl Error {
     /// The error for a write that failed: [`Error::Full`] when that is why.
     #[must_use]
     pub fn of_write(error: std::io::Error) -> Self {
-        match error.kind() {
-            std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => {
-                Self::Full { store: error.to_string() }
-            }
-            _ => Self::Io(error),
-        }
+        if is_full(&error) { Self::Full { store: error.to_string() } } else { Self::Io(error) }
     }
+}
+
+/// Whether a write failed because there is no space for it.
+pub(crate) fn is_full(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
 }
 
 /// What is wrong with an object.

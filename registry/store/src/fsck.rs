@@ -134,7 +134,7 @@ impl Check<'_> {
     fn refs(&mut self) -> Result<Vec<RefName>> {
         let mut names = Vec::new();
         let mut foreign = Vec::new();
-        self.store.walk_refs(&mut |name| names.push(name), &mut |path| foreign.push(path))?;
+        self.store.walk_refs(&|_| true, &mut |name| names.push(name), &mut |path| foreign.push(path))?;
         self.report.refs = names.len() as u64;
         self.report.findings.extend(foreign.into_iter().map(|path| Finding::Foreign { path }));
         Ok(names)

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use fs_err as fs;
 
 use crate::disk::{Disk, Hook};
-use crate::error::{Damage, Error, Result};
+use crate::error::{Damage, Error, Result, is_full};
 use crate::index::Index;
 use crate::layout::{FORMAT_FILE, FORMAT_LINE, Object};
 use crate::scratch::{self, Leftover, Owned, Scratch};
@@ -153,12 +153,7 @@ impl LocalStore {
     }
 
     fn io(&self, error: io::Error) -> Error {
-        match error.kind() {
-            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
-                Error::Full { store: self.root.display().to_string() }
-            }
-            _ => Error::Io(error),
-        }
+        if is_full(&error) { Error::Full { store: self.root.display().to_string() } } else { Error::Io(error) }
     }
 
     fn read_error(&self, object: Object, error: io::Error) -> Error {

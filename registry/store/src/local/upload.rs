@@ -12,7 +12,7 @@ use dsec_format::{LayerDigest, PackDigest};
 use fs_err as fs;
 
 use super::LocalStore;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, is_full};
 use crate::layout::UPLOADS;
 
 /// Characters of an id.
@@ -72,7 +72,7 @@ impl UploadWriter {
             self.offset += bytes.len() as u64;
             return Ok(());
         };
-        if matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded) {
+        if is_full(&error) {
             // Failing that, it expires like any other.
             let _ = fs::remove_file(&self.path);
             return Err(Error::Full { store: self.store.clone() });
