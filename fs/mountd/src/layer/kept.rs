@@ -12,7 +12,7 @@ use dsec_format::{LayerDigest, image};
 
 use super::{Error, Layer, MAX_SLOTS, SLOT_FILE, parse_slot, unpack};
 
-/// See the [module](self).
+/// The unpacked layers of a node, within a budget; what nobody uses goes first.
 #[derive(Debug)]
 pub struct Layers {
     root: PathBuf,
