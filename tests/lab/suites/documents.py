@@ -16,8 +16,9 @@ BY_HAND = """
 set -eu
 for place in /run /srv /var/lib; do mount --bind "$WORK$place" "$place"; done
 cargo() { :; }
+apt-get() { :; }
 debootstrap() { cp -a "$TREE" "${@: -1}"; }
-trap 'kill $(jobs -p); wait' EXIT
+trap 'kill $(jobs -p) 2>/dev/null || :; wait' EXIT
 PATH="$DSEC_BIN_DIR:$PATH"
 """
 PROGRAMS = ("dsec-pack", "dsec-registry", "dsec-mountd", "dsec")
