@@ -91,13 +91,17 @@ impl Sandbox {
     pub(crate) fn adopt(shared: Arc<Shared>, state: State) -> Result<Self, Error> {
         let gone = |reason| Error::Gone { id: state.id.clone(), reason };
         // The descriptor first: what is then read under that number is read of this process, or of none.
-        let pidfd = pidfd::open(state.pid).map_err(|_| gone("there is no process of its pid 1's number"))?;
-        let found = identity(state.pid).map_err(|_| gone("its pid 1 has ended"))?;
-        if found != (state.start_ticks, state.pid_namespace) {
-            return Err(gone("another process has its pid 1's number"));
-        }
-        if pidfd::wait_ended(&pidfd, 0).unwrap_or(true) {
+        // Only what the kernel says of the process itself means that it is gone; a full table of files does not.
+        let pidfd = pidfd::open(state.pid).map_err(|errno| match errno {
+            Errno::SRCH => gone("there is no process of its pid 1's number"),
+            errno => std::io::Error::from(errno).into(),
+        })?;
+        let found = identity(state.pid);
+        if pidfd::wait_ended(&pidfd, 0).map_err(std::io::Error::from)? {
             return Err(gone("its pid 1 has ended"));
+        }
+        if found? != (state.start_ticks, state.pid_namespace) {
+            return Err(gone("another process has its pid 1's number"));
         }
         let groups = shared.layout.groups(&state.id);
         let next = groups.commands()?.into_iter().max().map_or(0, |last| last + 1);

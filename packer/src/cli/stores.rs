@@ -33,8 +33,19 @@ impl Token {
             return Ok(Box::new(RemoteStore::connect(place, token.as_deref(), Options::default())?));
         }
         let path = std::path::absolute(Path::new(place)).with_context(|| format!("{place} is no path"))?;
+        if names_a_host(place) && !path.exists() {
+            let reason = "it has no scheme: write http:// before it (or ./ for a directory of this name)";
+            return Err(dsec_store::Error::Url { url: place.to_owned(), reason }.into());
+        }
         Ok(Box::new(if create { LocalStore::create(&path)? } else { LocalStore::open(&path)? }))
     }
+}
+
+/// Whether a place reads like `HOST:PORT`, which is more likely a registry without its scheme than a directory.
+fn names_a_host(place: &str) -> bool {
+    let Some((host, rest)) = place.split_once(':') else { return false };
+    let port = rest.split('/').next().unwrap_or_default();
+    !host.is_empty() && !host.contains('/') && !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 /// Another store than the local one.
@@ -53,5 +64,23 @@ impl At {
             Some(place) => self.token.open(place, false),
             None => Ok(Box::new(LocalStore::open(&context.store_directory()?)?)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_registry_without_its_scheme_makes_no_directory() {
+        let directory = tempfile::tempdir().unwrap();
+        let token = Token { token_file: None };
+        for place in ["localhost:7300", "127.0.0.1:7300/path"] {
+            let error = token.open(place, true).err().unwrap();
+            assert!(error.to_string().contains("http://"), "{error}");
+            assert!(!Path::new(place).exists());
+        }
+        let store = directory.path().join("a:1");
+        assert!(token.open(store.to_str().unwrap(), true).is_ok());
     }
 }
