@@ -8,15 +8,15 @@
 mod table;
 
 use std::ffi::OsStr;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dsec_format::protocol::mountd::{ErrorKind, MAX_LINE_BYTES, Mounted, Reply, Request, Status};
+use dsec_format::protocol::mountd::Mounted;
 use dsec_format::refs::Spec;
+use dsec_mountd_client::Client;
 use rustix::fs::CWD;
 use rustix::io::Errno;
 use rustix::mount::{
@@ -50,38 +50,9 @@ pub enum Error {
         /// It.
         path: PathBuf,
     },
-    /// The daemon does not answer.
-    #[error("dsec-mountd at {} does not answer", socket.display())]
-    Daemon {
-        /// Its socket.
-        socket: PathBuf,
-        /// What happened.
-        #[source]
-        source: io::Error,
-    },
-    /// The daemon says something else than the protocol has.
-    #[error("dsec-mountd at {} answered something unknown", socket.display())]
-    Protocol {
-        /// Its socket.
-        socket: PathBuf,
-        /// What is wrong with it.
-        #[source]
-        source: serde_json::Error,
-    },
-    /// The daemon answered another question.
-    #[error("dsec-mountd at {} answered another question", socket.display())]
-    OtherReply {
-        /// Its socket.
-        socket: PathBuf,
-    },
-    /// The daemon refused.
-    #[error("dsec-mountd refused: {message}")]
-    Refused {
-        /// What kind of failure.
-        kind: ErrorKind,
-        /// In its words.
-        message: String,
-    },
+    /// The daemon does not answer, or refuses.
+    #[error(transparent)]
+    Daemon(#[from] dsec_mountd_client::Error),
     /// The kernel refused.
     #[error("cannot {what} at {}", path.display())]
     Kernel {
@@ -120,81 +91,15 @@ pub enum Error {
     },
 }
 
-/// The control socket of a daemon.
-#[derive(Debug, Clone, Copy)]
-pub struct Daemon<'a> {
-    socket: &'a Path,
+/// A client of the daemon at `socket`.
+#[must_use]
+pub fn daemon_at(socket: &Path) -> Client {
+    Client::new(socket, DAEMON_TIMEOUT)
 }
 
-impl<'a> Daemon<'a> {
-    /// The daemon that listens at `socket`.
-    #[must_use]
-    pub fn at(socket: &'a Path) -> Self {
-        Self { socket }
-    }
-
-    fn ask(&self, request: &Request) -> Result<Reply, Error> {
-        let failed = |source| Error::Daemon { socket: self.socket.to_owned(), source };
-        let unknown = |source| Error::Protocol { socket: self.socket.to_owned(), source };
-        let mut stream = UnixStream::connect(self.socket).map_err(failed)?;
-        stream.set_read_timeout(Some(DAEMON_TIMEOUT)).map_err(failed)?;
-        stream.set_write_timeout(Some(DAEMON_TIMEOUT)).map_err(failed)?;
-        let mut line = serde_json::to_vec(request).map_err(unknown)?;
-        line.push(b'\n');
-        stream.write_all(&line).map_err(failed)?;
-
-        let mut reply = Vec::new();
-        let mut limited = io::Read::take(BufReader::new(stream), MAX_LINE_BYTES as u64);
-        limited.read_until(b'\n', &mut reply).map_err(failed)?;
-        if reply.is_empty() {
-            return Err(failed(io::ErrorKind::UnexpectedEof.into()));
-        }
-        match serde_json::from_slice(&reply).map_err(unknown)? {
-            Reply::Error { kind, message } => Err(Error::Refused { kind, message }),
-            reply => Ok(reply),
-        }
-    }
-
-    fn other_reply(&self) -> Error {
-        Error::OtherReply { socket: self.socket.to_owned() }
-    }
-
-    /// Mounts the layers of an image for a holder.
-    ///
-    /// # Errors
-    /// The daemon does not answer, or refuses.
-    pub fn mount(&self, image: Spec, holder: &str) -> Result<Mounted, Error> {
-        match self.ask(&Request::Mount { image, holder: holder.to_owned() })? {
-            Reply::Mounted(mounted) => Ok(mounted),
-            _ => Err(self.other_reply()),
-        }
-    }
-
-    /// Gives up what a holder holds.
-    ///
-    /// # Errors
-    /// As [`Daemon::mount`].
-    pub fn release(&self, holder: &str) -> Result<(), Error> {
-        match self.ask(&Request::Release { holder: holder.to_owned() })? {
-            Reply::Released => Ok(()),
-            _ => Err(self.other_reply()),
-        }
-    }
-
-    /// The state of the daemon.
-    ///
-    /// # Errors
-    /// As [`Daemon::mount`].
-    pub fn status(&self) -> Result<Status, Error> {
-        match self.ask(&Request::Status)? {
-            Reply::Status(status) => Ok(status),
-            _ => Err(self.other_reply()),
-        }
-    }
-
-    fn holds(&self, holder: &str) -> Result<bool, Error> {
-        Ok(self.status()?.images.iter().any(|image| image.holders.iter().any(|other| other == holder)))
-    }
+fn holds(daemon: &Client, holder: &str) -> Result<bool, Error> {
+    let status = daemon.status()?;
+    Ok(status.images.iter().any(|image| image.holders.iter().any(|other| other == holder)))
 }
 
 /// A mount point and the name of its holder.
@@ -239,7 +144,7 @@ fn above(directory: &Path) -> io::Result<PathBuf> {
 ///
 /// # Errors
 /// As [`Error`]; nothing is mounted and nothing held then.
-pub fn mount(daemon: Daemon<'_>, image: Spec, directory: &Path) -> Result<Mounted, Error> {
+pub fn mount(daemon: &Client, image: &Spec, directory: &Path) -> Result<Mounted, Error> {
     let point = Point::of(directory)?;
     if point.mounted()?.is_some() {
         return Err(Error::Occupied { path: point.path });
@@ -295,17 +200,17 @@ fn union_of(point: &Point, mounted: &Mounted) -> Result<OwnedFd, Error> {
 ///
 /// # Errors
 /// As [`Error`]. When the mount is in use nothing changes.
-pub fn umount(daemon: Daemon<'_>, directory: &Path) -> Result<(), Error> {
+pub fn umount(daemon: &Client, directory: &Path) -> Result<(), Error> {
     let point = Point::of(directory)?;
     match point.mounted()? {
         // A daemon that was started again does not know what was held before.
-        Some(entry) if entry.is_an_image() || daemon.holds(&point.holder)? => {
+        Some(entry) if entry.is_an_image() || holds(daemon, &point.holder)? => {
             unmount(&point.path, UnmountFlags::NOFOLLOW).map_err(point.kernel("unmount"))?;
         }
         Some(_) => return Err(Error::NotOurs { path: point.path }),
         // A kill between the two steps of either operation leaves this.
-        None if daemon.holds(&point.holder)? => {}
+        None if holds(daemon, &point.holder)? => {}
         None => return Err(Error::NotMounted { path: point.path }),
     }
-    daemon.release(&point.holder)
+    Ok(daemon.release(&point.holder)?)
 }

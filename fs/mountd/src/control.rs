@@ -1,15 +1,16 @@
-//! The control socket: JSON lines over a Unix socket, for the user that the daemon runs as.
+//! The listening side of the control socket: JSON lines over a Unix socket, for the user that the daemon runs as.
 //!
 //! One thread a connection, a bounded number of them; a line is bounded; a peer that is silent for long is let go.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::BufReader;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use dsec_format::protocol::mountd::{ErrorKind, MAX_LINE_BYTES, Reply, Request};
+use dsec_format::protocol::mountd::{ErrorKind, Reply, Request};
+use dsec_mountd_client::line;
 
 use crate::node::Node;
 
@@ -27,7 +28,7 @@ pub enum Error {
         /// The socket.
         path: PathBuf,
     },
-    /// It cannot be made, or nobody answers on it.
+    /// It cannot be made.
     #[error("control socket {} cannot be used", path.display())]
     Io {
         /// The socket.
@@ -35,21 +36,6 @@ pub enum Error {
         /// What happened.
         #[source]
         source: std::io::Error,
-    },
-    /// What came over it is no message of this protocol.
-    #[error("the peer of {} does not keep to the protocol", path.display())]
-    Protocol {
-        /// The socket.
-        path: PathBuf,
-        /// What is wrong.
-        #[source]
-        source: serde_json::Error,
-    },
-    /// The daemon closed the connection.
-    #[error("the daemon closed the connection on {}", path.display())]
-    Closed {
-        /// The socket.
-        path: PathBuf,
     },
 }
 
@@ -123,29 +109,26 @@ impl Listener {
     }
 }
 
-fn answer_all(stream: &UnixStream, node: &Node) -> std::io::Result<()> {
+fn answer_all(stream: &UnixStream, node: &Node) -> Result<(), line::Error> {
     stream.set_read_timeout(Some(IDLE))?;
     stream.set_write_timeout(Some(IDLE))?;
     let mut lines = BufReader::new(stream);
-    let mut line = Vec::new();
     loop {
-        line.clear();
-        let bytes = (&mut lines).take(MAX_LINE_BYTES as u64).read_until(b'\n', &mut line)?;
-        if bytes == 0 {
-            return Ok(());
-        }
-        let reply = match serde_json::from_slice(&line) {
-            Ok(request) => answer(request, node),
-            Err(error) => Reply::Error { kind: ErrorKind::BadRequest, message: format!("not a request: {error}") },
+        let reply = match line::read(&mut lines) {
+            Ok(Some(request)) => answer(request, node),
+            Ok(None) => return Ok(()),
+            Err(line::Error::Malformed(error)) => bad_request(format!("not a request: {error}")),
+            Err(error) => {
+                line::write(&mut &*stream, &bad_request(error.to_string()))?;
+                return Err(error);
+            }
         };
-        let mut text = serde_json::to_vec(&reply).map_err(std::io::Error::other)?;
-        text.push(b'\n');
-        (&*stream).write_all(&text)?;
-        if line.last() != Some(&b'\n') {
-            // Too long, or the last one.
-            return Ok(());
-        }
+        line::write(&mut &*stream, &reply)?;
     }
+}
+
+fn bad_request(message: String) -> Reply {
+    Reply::Error { kind: ErrorKind::BadRequest, message }
 }
 
 fn answer(request: Request, node: &Node) -> Reply {
@@ -175,43 +158,4 @@ fn chain(error: &dyn std::error::Error) -> String {
         next = cause.source();
     }
     text
-}
-
-/// The asking side.
-#[derive(Debug)]
-pub struct Client {
-    stream: BufReader<UnixStream>,
-    path: PathBuf,
-}
-
-impl Client {
-    /// Connects to a daemon. Every answer comes within `timeout` or is an error.
-    ///
-    /// # Errors
-    /// [`Error::Io`].
-    pub fn connect(path: &Path, timeout: Duration) -> Result<Self, Error> {
-        let failed = |source| Error::Io { path: path.to_owned(), source };
-        let stream = UnixStream::connect(path).map_err(failed)?;
-        stream.set_read_timeout(Some(timeout)).map_err(failed)?;
-        stream.set_write_timeout(Some(timeout)).map_err(failed)?;
-        Ok(Self { stream: BufReader::new(stream), path: path.to_owned() })
-    }
-
-    /// Asks, and waits for the answer.
-    ///
-    /// # Errors
-    /// See [`Error`]. A refusal of the daemon is an answer.
-    pub fn ask(&mut self, request: &Request) -> Result<Reply, Error> {
-        let failed = |source| Error::Io { path: self.path.clone(), source };
-        let wrong = |source| Error::Protocol { path: self.path.clone(), source };
-        let mut text = serde_json::to_vec(request).map_err(wrong)?;
-        text.push(b'\n');
-        self.stream.get_mut().write_all(&text).map_err(failed)?;
-        let mut line = Vec::new();
-        (&mut self.stream).take(MAX_LINE_BYTES as u64).read_until(b'\n', &mut line).map_err(failed)?;
-        if line.is_empty() {
-            return Err(Error::Closed { path: self.path.clone() });
-        }
-        serde_json::from_slice(&line).map_err(wrong)
-    }
 }

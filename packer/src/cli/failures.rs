@@ -114,24 +114,28 @@ fn classify_unpack(error: &unpack::Error) -> Option<(Exit, Option<&'static str>)
 
 fn classify_mount(error: &mount::Error) -> Option<(Exit, Option<&'static str>)> {
     match error {
-        mount::Error::Daemon { .. } => {
+        mount::Error::Daemon(error) => classify_daemon(error),
+        mount::Error::NotOurs { .. } | mount::Error::Occupied { .. } => Some((Exit::Conflict, None)),
+        mount::Error::NotMounted { .. } => Some((Exit::NotFound, None)),
+        mount::Error::Name { .. } => Some((Exit::Usage, None)),
+        mount::Error::Directory { .. } | mount::Error::Table { .. } | mount::Error::Kernel { .. } => None,
+    }
+}
+
+fn classify_daemon(error: &dsec_mountd_client::Error) -> Option<(Exit, Option<&'static str>)> {
+    use dsec_mountd_client::Error;
+    match error {
+        Error::Unreachable { .. } | Error::Deadline { .. } => {
             Some((Exit::Unreachable, Some("is dsec-mountd running? --mountd names its socket")))
         }
-        mount::Error::Refused { kind, .. } => Some(match kind {
+        Error::Refused { kind, .. } => Some(match kind {
             ErrorKind::BadRequest => (Exit::Usage, None),
             ErrorKind::NotFound => (Exit::NotFound, None),
             ErrorKind::Corrupt => (Exit::Damaged, None),
             ErrorKind::Unreachable => (Exit::Unreachable, None),
             ErrorKind::Node => (Exit::Refused, None),
         }),
-        mount::Error::NotOurs { .. } | mount::Error::Occupied { .. } => Some((Exit::Conflict, None)),
-        mount::Error::NotMounted { .. } => Some((Exit::NotFound, None)),
-        mount::Error::Name { .. } => Some((Exit::Usage, None)),
-        mount::Error::Directory { .. }
-        | mount::Error::Protocol { .. }
-        | mount::Error::OtherReply { .. }
-        | mount::Error::Table { .. }
-        | mount::Error::Kernel { .. } => None,
+        Error::Malformed { .. } | Error::Unexpected { .. } => None,
     }
 }
 

@@ -8,7 +8,7 @@ use dsec_format::ImageDigest;
 use dsec_format::protocol::MOUNTD_SOCKET;
 use dsec_format::protocol::mountd::Road;
 use dsec_format::refs::Spec;
-use dsec_pack::mount::{Daemon, mount, umount};
+use dsec_pack::mount::{daemon_at, mount, umount};
 use serde::Serialize;
 
 use super::context::Context;
@@ -77,7 +77,7 @@ impl fmt::Display for Unmounted {
 
 impl Mount {
     pub(crate) fn run(self, context: &Context) -> anyhow::Result<Exit> {
-        let mounted = mount(Daemon::at(&self.socket.mountd), self.image, &self.directory)?;
+        let mounted = mount(&daemon_at(&self.socket.mountd), &self.image, &self.directory)?;
         let (image, road, layers) = (mounted.image, mounted.road, mounted.layers.len());
         context.output.print(&Report { image, directory: self.directory, road, layers })?;
         Ok(Exit::Success)
@@ -86,7 +86,7 @@ impl Mount {
 
 impl Umount {
     pub(crate) fn run(self, context: &Context) -> anyhow::Result<Exit> {
-        umount(Daemon::at(&self.socket.mountd), &self.directory)?;
+        umount(&daemon_at(&self.socket.mountd), &self.directory)?;
         context.output.print(&Unmounted { directory: self.directory })?;
         Ok(Exit::Success)
     }

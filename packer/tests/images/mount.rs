@@ -1,6 +1,6 @@
 //! `mount` and `umount` with a daemon that hands out directories as layers.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::BufReader;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex};
 use dsec_format::image::Config;
 use dsec_format::protocol::mountd::{ErrorKind, ImageStatus, Mounted, MountedLayer, Reply, Request, Road, Status};
 use dsec_format::{ImageDigest, LayerDigest};
-use dsec_pack::mount::{Daemon, Error, mount, umount};
+use dsec_mountd_client::{Client, line};
+use dsec_pack::mount::{Error, daemon_at, mount, umount};
 
 use crate::support::{Lab, need_root, run, sh};
 
@@ -26,18 +27,17 @@ impl Stub {
         let held = Arc::clone(&holders);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                let mut stream = stream.unwrap();
-                let mut line = String::new();
-                BufReader::new(stream.try_clone().unwrap()).read_line(&mut line).unwrap();
-                let reply = answer(serde_json::from_str(&line).unwrap(), &layers, &held);
-                stream.write_all((serde_json::to_string(&reply).unwrap() + "\n").as_bytes()).unwrap();
+                let mut stream = BufReader::new(stream.unwrap());
+                while let Ok(Some(request)) = line::read(&mut stream) {
+                    line::write(stream.get_mut(), &answer(request, &layers, &held)).unwrap();
+                }
             }
         });
         Self { socket, holders }
     }
 
-    fn daemon(&self) -> Daemon<'_> {
-        Daemon::at(&self.socket)
+    fn daemon(&self) -> Client {
+        daemon_at(&self.socket)
     }
 
     fn holders(&self) -> Vec<String> {
@@ -96,7 +96,7 @@ fn is_mounted(path: &Path) -> bool {
 /// Unmounts. A process that another test is just starting may hold a copy of a descriptor until it has started.
 fn unmounted(stub: &Stub, point: &Path) {
     for _ in 0..50 {
-        match umount(stub.daemon(), point) {
+        match umount(&stub.daemon(), point) {
             Err(Error::Kernel { .. }) => std::thread::sleep(std::time::Duration::from_millis(20)),
             done => return done.unwrap(),
         }
@@ -110,23 +110,23 @@ fn privileged_several_layers_are_one_read_only_overlay() {
     let lab = Lab::new();
     let stub = Stub::start(&lab, two_layers(&lab));
     let point = lab.directory("point");
-    mount(stub.daemon(), "known:1".parse().unwrap(), &point).unwrap();
+    mount(&stub.daemon(), &"known:1".parse().unwrap(), &point).unwrap();
     assert_eq!(stub.holders(), [format!("directory{}", point.display())]);
     let read = |name: &str| fs_err::read_to_string(point.join(name)).unwrap();
     assert_eq!((read("both"), read("only")), ("upper\n".to_owned(), "lower\n".to_owned()));
     let refused = fs_err::write(point.join("new"), "").unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
 
-    let again = mount(stub.daemon(), "known:1".parse().unwrap(), &point).unwrap_err();
+    let again = mount(&stub.daemon(), &"known:1".parse().unwrap(), &point).unwrap_err();
     assert!(matches!(again, Error::Occupied { .. }), "{again}");
     // In use: nothing changes.
     let open = fs_err::File::open(point.join("both")).unwrap();
-    assert!(matches!(umount(stub.daemon(), &point), Err(Error::Kernel { .. })));
+    assert!(matches!(umount(&stub.daemon(), &point), Err(Error::Kernel { .. })));
     assert!(is_mounted(&point) && stub.holders().len() == 1);
     drop(open);
     unmounted(&stub, &point);
     assert!(!is_mounted(&point) && stub.holders().is_empty());
-    assert!(matches!(umount(stub.daemon(), &point), Err(Error::NotMounted { .. })));
+    assert!(matches!(umount(&stub.daemon(), &point), Err(Error::NotMounted { .. })));
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn privileged_one_layer_is_bound() {
     let layer = two_layers(&lab).remove(0);
     let stub = Stub::start(&lab, vec![layer]);
     let point = lab.directory("point");
-    mount(stub.daemon(), "known:1".parse().unwrap(), &point).unwrap();
+    mount(&stub.daemon(), &"known:1".parse().unwrap(), &point).unwrap();
     assert_eq!(fs_err::read_to_string(point.join("only")).unwrap(), "lower\n");
     unmounted(&stub, &point);
     assert!(!is_mounted(&point) && stub.holders().is_empty());
@@ -153,7 +153,7 @@ fn privileged_set_id_programs_and_devices_of_an_image_have_no_power() {
     for layers in [layers.clone(), layers[..1].to_vec()] {
         let stub = Stub::start(&lab, layers);
         let point = lab.directory("point");
-        mount(stub.daemon(), "known:1".parse().unwrap(), &point).unwrap();
+        mount(&stub.daemon(), &"known:1".parse().unwrap(), &point).unwrap();
         let device = fs_err::File::open(point.join("null")).map(drop);
         let done = std::process::Command::new("setpriv")
             .args(["--reuid", "65534", "--regid", "65534", "--clear-groups"])
@@ -178,16 +178,19 @@ fn privileged_whatever_fails_nothing_is_held_and_foreign_mounts_stay() {
     layers.push(lab.path("not-there"));
     let stub = Stub::start(&lab, layers);
     let point = lab.directory("point");
-    let failed = mount(stub.daemon(), "known:1".parse().unwrap(), &point).unwrap_err();
+    let failed = mount(&stub.daemon(), &"known:1".parse().unwrap(), &point).unwrap_err();
     assert!(matches!(failed, Error::Kernel { .. }), "{failed}");
     assert!(!is_mounted(&point) && stub.holders().is_empty());
-    let unknown = mount(stub.daemon(), "unknown:1".parse().unwrap(), &point).unwrap_err();
-    assert!(matches!(unknown, Error::Refused { kind: ErrorKind::NotFound, .. }), "{unknown}");
-    let nowhere = mount(stub.daemon(), "known:1".parse().unwrap(), &lab.path("nowhere")).unwrap_err();
+    let unknown = mount(&stub.daemon(), &"unknown:1".parse().unwrap(), &point).unwrap_err();
+    assert!(
+        matches!(unknown, Error::Daemon(dsec_mountd_client::Error::Refused { kind: ErrorKind::NotFound, .. })),
+        "{unknown}"
+    );
+    let nowhere = mount(&stub.daemon(), &"known:1".parse().unwrap(), &lab.path("nowhere")).unwrap_err();
     assert!(matches!(nowhere, Error::Directory { .. }), "{nowhere}");
 
     run("mount", &["-t", "tmpfs", "tmpfs", point.to_str().unwrap()]);
-    let foreign = umount(stub.daemon(), &point);
+    let foreign = umount(&stub.daemon(), &point);
     let kept = is_mounted(&point);
     run("umount", &[point.to_str().unwrap()]);
     assert!(matches!(foreign, Err(Error::NotOurs { .. })), "{foreign:?}");
@@ -195,6 +198,6 @@ fn privileged_whatever_fails_nothing_is_held_and_foreign_mounts_stay() {
 
     // What a kill between the two steps leaves: held, not mounted.
     stub.holders.lock().unwrap().push(format!("directory{}", point.display()));
-    umount(stub.daemon(), &point).unwrap();
+    umount(&stub.daemon(), &point).unwrap();
     assert!(stub.holders().is_empty());
 }

@@ -5,10 +5,9 @@ use std::time::Duration;
 use clap::Args;
 use dsec_format::protocol::mountd::{Reply, Request};
 use dsec_format::refs::Spec;
-use dsec_mountd::control::Client;
+use dsec_mountd_client::Client;
 
 use super::Global;
-use super::error::Refusal;
 use super::exit::Exit;
 
 /// A mount may unpack the metadata of many layers from far away.
@@ -16,11 +15,7 @@ const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Asks the daemon; its refusal is an error.
 pub(super) fn ask(global: &Global, request: &Request) -> anyhow::Result<Reply> {
-    let reply = Client::connect(&global.socket, TIMEOUT)?.ask(request)?;
-    match reply {
-        Reply::Error { kind, message } => Err(Refusal { kind, message }.into()),
-        reply => Ok(reply),
-    }
+    Ok(Client::new(&global.socket, TIMEOUT).ask(request)?)
 }
 
 /// Mount the layers of an image, each read-only on its own directory, and print these, the base first

@@ -57,8 +57,9 @@ impl Doctor {
 }
 
 fn daemon(global: &Global) -> Finding {
-    let client = dsec_mountd::control::Client::connect(&global.socket, std::time::Duration::from_secs(5));
+    let client = dsec_mountd_client::Client::new(&global.socket, std::time::Duration::from_secs(5));
     let found = client
+        .status()
         .map(|_| format!("answers on {}", global.socket.display()))
         .map_err(|_| format!("none answers on {}", global.socket.display()));
     Finding { what: "daemon", needed: false, found }

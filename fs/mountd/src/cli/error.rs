@@ -9,14 +9,6 @@ use serde::Serialize;
 
 use super::exit::Exit;
 
-/// The daemon refused a request.
-#[derive(Debug, thiserror::Error)]
-#[error("{message}")]
-pub(crate) struct Refusal {
-    pub(crate) kind: ErrorKind,
-    pub(crate) message: String,
-}
-
 #[derive(Debug, Serialize)]
 struct Report<'a> {
     error: String,
@@ -54,20 +46,14 @@ pub(crate) fn report_usage(error: &clap::Error) -> Exit {
 
 /// The first error of a chain that means something decides.
 fn classify(error: &(dyn StdError + 'static)) -> Option<(Exit, Option<&'static str>)> {
-    if let Some(refusal) = error.downcast_ref::<Refusal>() {
-        return Some((kind_exit(refusal.kind), None));
+    if let Some(error) = error.downcast_ref::<dsec_mountd_client::Error>() {
+        return classify_client(error);
     }
     if let Some(error) = error.downcast_ref::<node::StartError>() {
         return classify_start(error);
     }
-    if let Some(error) = error.downcast_ref::<control::Error>() {
-        return match error {
-            control::Error::InUse { .. } => Some((Exit::Conflict, None)),
-            control::Error::Io { .. } | control::Error::Closed { .. } => {
-                Some((Exit::Unreachable, Some("is `dsec-mountd serve` running, and is --socket the same?")))
-            }
-            control::Error::Protocol { .. } => Some((Exit::Failure, Some("is the daemon of the same version?"))),
-        };
+    if let Some(control::Error::InUse { .. }) = error.downcast_ref() {
+        return Some((Exit::Conflict, None));
     }
     if let Some(dsec_store::Error::Url { .. }) = error.downcast_ref() {
         return Some((Exit::Usage, None));
@@ -76,6 +62,19 @@ fn classify(error: &(dyn StdError + 'static)) -> Option<(Exit, Option<&'static s
         return Some((Exit::Usage, None));
     }
     error.downcast_ref::<io::Error>().and_then(classify_io)
+}
+
+fn classify_client(error: &dsec_mountd_client::Error) -> Option<(Exit, Option<&'static str>)> {
+    use dsec_mountd_client::Error;
+    match error {
+        Error::Refused { kind, .. } => Some((kind_exit(*kind), None)),
+        Error::Unreachable { .. } | Error::Deadline { .. } => {
+            Some((Exit::Unreachable, Some("is `dsec-mountd serve` running, and is --socket the same?")))
+        }
+        Error::Malformed { .. } | Error::Unexpected { .. } => {
+            Some((Exit::Failure, Some("is the daemon of the same version?")))
+        }
+    }
 }
 
 fn classify_start(error: &node::StartError) -> Option<(Exit, Option<&'static str>)> {

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use dsec_format::protocol::mountd::{Mounted, Reply, Request, Status};
-use dsec_mountd::control::Client;
+use dsec_mountd_client::Client;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -37,13 +37,17 @@ impl Daemon {
     pub(crate) fn restart(&mut self) {
         self.child = Some(self.command().spawn().unwrap());
         let start = Instant::now();
-        while Client::connect(&self.socket(), PATIENCE).is_err() {
+        while self.client().status().is_err() {
             assert!(start.elapsed() < PATIENCE, "the daemon does not answer: is this root, with FUSE?");
             if let Some(status) = self.child.as_mut().unwrap().try_wait().unwrap() {
                 panic!("the daemon ended with {status}: these tests need root and FUSE");
             }
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        Client::new(&self.socket(), PATIENCE)
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -55,7 +59,7 @@ impl Daemon {
     }
 
     pub(crate) fn ask(&self, request: &Request) -> Reply {
-        Client::connect(&self.socket(), PATIENCE).unwrap().ask(request).unwrap()
+        self.client().ask(request).unwrap()
     }
 
     pub(crate) fn mount(&self, image: &str, holder: &str) -> Mounted {
