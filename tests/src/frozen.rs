@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use dsec_format::digest::BlobDigest;
 use dsec_format::environment::{Environment, Limits};
+use dsec_format::extents::{self, Extent};
 use dsec_format::image::{Config, Image, Provenance};
 use dsec_format::locations::{Locations, Record};
 use dsec_format::pack;
@@ -41,6 +42,18 @@ pub fn layer() -> Sample {
     let text = |word: &str, times| word.repeat(times).into_bytes();
     let large = [noise.clone(), text("n", 300_000)].concat();
     Sample::of(vec![text("base ", 1000), text("x", 1), text("tool", 1024), large, noise])
+}
+
+/// The extent map of a file with holes that its metadata image does not have: before, between and behind its data.
+#[must_use]
+pub fn extents_with_gaps() -> Vec<u8> {
+    let chunk = |word: &[u8]| ChunkDigest::of(word);
+    let extents = [
+        Extent::new(8192, chunk(b"behind a hole"), 4096),
+        Extent::new(12_288, chunk(b"goes on"), 100),
+        Extent::new(1 << 40, chunk(b"far away"), 4096),
+    ];
+    extents::encode(&extents, (1 << 40) + 65_536)
 }
 
 /// An image with every key.
@@ -102,9 +115,11 @@ pub fn all() -> Result<Vec<Frozen>> {
     let (image, environment) = (image(), environment());
     let frozen = |name, digest: String, bytes| Frozen { name, digest, bytes };
     let (extents, reference) = (sample.layer.extents.clone(), reference()?.encode());
+    let extents_with_gaps = extents_with_gaps();
     Ok(vec![
         frozen("pack", packs[0].digest().to_string(), pack_bytes),
         frozen("extents", BlobDigest::of(&extents).to_string(), extents),
+        frozen("extents-with-gaps", BlobDigest::of(&extents_with_gaps).to_string(), extents_with_gaps),
         frozen("layer", digest.to_string(), sample.layer.encode(LEVEL)),
         frozen("locations", BlobDigest::of(&locations).to_string(), locations),
         frozen("image.json", image.digest().to_string(), image.encode()),
@@ -130,7 +145,9 @@ pub fn decode(name: &str, digest: &str, bytes: &[u8]) -> Result<()> {
     use dsec_format::layer::Layer;
     match name {
         "pack" => drop(pack::decode(bytes)?),
-        "extents" => drop(Map::decode(bytes)?.extents().len()),
+        "extents" | "extents-with-gaps" => {
+            anyhow::ensure!(Map::decode(bytes)?.has_gaps() == (name == "extents-with-gaps"), "{name}: gaps");
+        }
         "layer" => drop(Layer::decode(bytes, &digest.parse::<LayerDigest>()?)?),
         "locations" => drop(Locations::decode(bytes, &layer().digest())?),
         "image.json" => drop(Image::decode(bytes, &digest.parse()?)?),

@@ -138,7 +138,8 @@ fn extent_maps() {
         ],
     );
     let mut expected = vec![("MAGIC", magic(extents::MAGIC))];
-    let numbers: &[_] = constants![extents::HEADER_BYTES, extents::ENTRY_BYTES, extents::MAX_DEVICE_BYTES];
+    let numbers: &[_] =
+        constants![extents::HEADER_BYTES, extents::ENTRY_BYTES, extents::INCOMPAT_GAPS, extents::MAX_DEVICE_BYTES];
     expected.extend_from_slice(numbers);
     check_constants("extents.md", &expected);
 }

@@ -71,6 +71,10 @@ pub const CHUNK_INDEXES: u16 = 0x20;
 pub const CHUNK_INDEX_BYTES: u64 = 8;
 /// Most chunk indexes of one file: 128 MiB of them.
 pub const CHUNK_INDEXES_MAX: u64 = 1 << 24;
+/// Chunk indexes that every file may have to tell its holes exactly: 128 KiB of them.
+pub const GRAIN_INDEXES_MIN: u64 = 1 << 14;
+/// Chunk indexes that a file may have for that for each block of its data, where that is more: 128 bytes.
+pub const GRAIN_INDEXES_PER_BLOCK: u64 = 16;
 
 /// Bytes of a directory entry without its name.
 pub const DIRENT_BYTES: usize = 12;

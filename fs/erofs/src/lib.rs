@@ -16,6 +16,7 @@ mod attributes;
 pub mod check;
 mod crc32c;
 pub mod format;
+mod grain;
 pub mod image;
 mod overlay;
 pub mod tree;
@@ -23,6 +24,7 @@ pub mod writer;
 
 pub use attributes::{Attributes, Device, FileType, Kind, Segment, Timestamp};
 pub use check::{Checked, check};
+pub use grain::{device_bytes, grain_bytes};
 pub use image::{Image, Inode, Nid};
 pub use tree::{InodeId, Tree, Xattr};
 pub use writer::{Summary, write};

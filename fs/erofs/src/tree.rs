@@ -29,7 +29,7 @@ use crate::format;
 use crate::overlay;
 
 pub(crate) use self::entries::EntryId as Entry;
-pub(crate) use self::runs::Chunks;
+pub(crate) use self::runs::chunks_of;
 
 /// An inode of a [`Tree`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

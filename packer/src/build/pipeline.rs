@@ -19,10 +19,12 @@ use super::buffer::{BUFFER_BYTES, Pool};
 use super::error::Error;
 use super::frames::Draft;
 use super::layout::Layout;
+use super::publish::path_of;
 use super::read::{Batch, Chunks, FileChunks, Rest};
 use super::workers::{self, Done, Shared, Task, Workers};
 use super::{Options, Stored};
 use crate::content::{Contents, Jobs};
+use crate::paths::Shown;
 use crate::{Cancel, Monitor};
 
 /// Files in a batch, at most: bounds what is open at a time and what a cancelled batch still does.
@@ -45,6 +47,7 @@ pub(super) fn run(tree: &Tree, contents: &dyn Contents, target: &Target<'_>) -> 
     std::thread::scope(|scope| {
         let threads = target.options.threads;
         let coordinator = Coordinator {
+            tree,
             target,
             workers: workers::start(scope, threads, &shared),
             jobs: contents.jobs(tree).peekable(),
@@ -86,6 +89,7 @@ impl Numbers {
 }
 
 struct Coordinator<'a> {
+    tree: &'a Tree,
     target: &'a Target<'a>,
     workers: Workers<'a>,
     jobs: Peekable<Jobs<'a>>,
@@ -219,13 +223,9 @@ impl<'a> Coordinator<'a> {
 
     fn lay_out(&mut self, files: Vec<FileChunks>) -> Result<(), Error> {
         for file in files {
-            for chunk in file.chunks {
-                self.target.monitor.advance(u64::from(chunk.bytes));
-                self.layout.chunk(chunk.digest, chunk.bytes, chunk.run_offset).map_err(|_| Error::DeviceFull)?;
-            }
-            if let Some(bytes) = file.ends {
-                self.layout.end_file(file.inode, bytes).map_err(|_| Error::DeviceFull)?;
-            }
+            file.chunks.iter().for_each(|chunk| self.target.monitor.advance(u64::from(chunk.bytes)));
+            let full = |_| Error::DeviceFull { path: Shown::new(&path_of(self.tree, file.inode)) };
+            self.layout.add(&file).map_err(full)?;
         }
         Ok(())
     }

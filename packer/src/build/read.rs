@@ -22,6 +22,7 @@ pub(super) enum Batch<'a> {
 pub(super) struct Rest<'a> {
     inode: InodeId,
     bytes: u64,
+    grain_bytes: Option<u64>,
     content: Box<dyn Content + 'a>,
     /// Index of the range that comes next, and how much of it was read.
     range: usize,
@@ -39,9 +40,13 @@ pub(super) struct Chunks<'a> {
 /// The chunks of a file, or of a part of it.
 pub(super) struct FileChunks {
     pub(super) inode: InodeId,
+    /// Size of the file.
+    pub(super) bytes: u64,
+    /// In which pieces it has to lie: see [`dsec_erofs::grain_bytes`].
+    pub(super) grain_bytes: Option<u64>,
     pub(super) chunks: Vec<Chunk>,
-    /// Size of the file when this is the end of it.
-    pub(super) ends: Option<u64>,
+    /// Whether this is the end of it.
+    pub(super) ends: bool,
 }
 
 /// A chunk that lies in the batch's buffer.
@@ -54,6 +59,13 @@ pub(super) struct Chunk {
     pub(super) run_offset: Option<u64>,
 }
 
+impl Rest<'_> {
+    fn chunks(&self, chunks: Vec<Chunk>, ends: bool) -> FileChunks {
+        let &Self { inode, bytes, grain_bytes, .. } = self;
+        FileChunks { inode, bytes, grain_bytes, chunks, ends }
+    }
+}
+
 /// Reads a batch.
 pub(super) fn read<'a>(batch: Batch<'a>, pool: &Arc<Pool>, cancel: &Cancel) -> Result<Chunks<'a>, input::Error> {
     let mut buffer = pool.take();
@@ -64,7 +76,8 @@ pub(super) fn read<'a>(batch: Batch<'a>, pool: &Arc<Pool>, cancel: &Cancel) -> R
             for job in jobs {
                 cancel.check()?;
                 let content = (job.open)()?;
-                let file = Rest { inode: job.inode, bytes: job.bytes, content, range: 0, done: 0 };
+                let grain_bytes = dsec_erofs::grain_bytes(job.bytes, content.ranges().as_slice());
+                let file = Rest { inode: job.inode, bytes: job.bytes, grain_bytes, content, range: 0, done: 0 };
                 rest = read_file(file, &mut buffer, &mut files)?;
             }
         }
@@ -85,7 +98,7 @@ fn read_file<'a>(
         let window = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.room());
         let is_end = window as u64 == left;
         if !is_end && window < CDC_MAX_BYTES as usize {
-            files.push(FileChunks { inode: file.inode, chunks, ends: None });
+            files.push(file.chunks(chunks, false));
             return Ok(Some(file));
         }
         let base = buffer.len();
@@ -101,7 +114,7 @@ fn read_file<'a>(
         }
     }
     file.content.finish()?;
-    files.push(FileChunks { inode: file.inode, chunks, ends: Some(file.bytes) });
+    files.push(file.chunks(chunks, true));
     Ok(None)
 }
 

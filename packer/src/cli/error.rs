@@ -108,7 +108,9 @@ fn classify_build(error: &dsec_pack::build::Error) -> Option<(Exit, Option<&'sta
         Error::Input(input::Error::Oci(oci::Error::Several { .. } | oci::Error::NoSuchRef { .. })) => {
             Some((Exit::Input, Some("--oci-ref TAG chooses one")))
         }
-        Error::Input(_) | Error::DeviceFull | Error::File { .. } | Error::Layers { .. } => Some((Exit::Input, None)),
+        Error::Input(_) | Error::DeviceFull { .. } | Error::File { .. } | Error::Layers { .. } => {
+            Some((Exit::Input, None))
+        }
         Error::NotWhole { .. } => Some((Exit::Damaged, Some("the store or its disk is at fault; no ref was set"))),
         Error::Differs { .. } => {
             Some((Exit::Different, Some("if something writes to the input, build from a copy; no ref was set")))

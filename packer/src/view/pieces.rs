@@ -1,6 +1,9 @@
 //! From the segments of a file to the chunks that hold it.
+//!
+//! A segment may have holes that only the extent map knows: see [`dsec_format::extents::INCOMPAT_GAPS`].
 
 use dsec_erofs::Segment;
+use dsec_format::chunk::BLOCK_BYTES;
 use dsec_format::extents::Map;
 use dsec_format::{ChunkDigest, LayerDigest};
 
@@ -70,6 +73,23 @@ impl<'a> Pieces<'a> {
         Error::NoChunk { layer: self.digest, device_offset }
     }
 
+    /// Skips the hole, if any, with which what is left of the segment begins.
+    fn skip_gap(&mut self) -> Result<(), Error> {
+        let next = self.map.extents().get(self.extent).map_or(u64::MAX, |extent| extent.device_offset.get());
+        let gap_bytes = next.saturating_sub(self.rest.device_offset).min(self.rest.bytes);
+        if gap_bytes == 0 {
+            return Ok(());
+        }
+        // Holes are whole blocks: a run that ends inside one ends with its file.
+        if !self.map.has_gaps() || !self.rest.device_offset.is_multiple_of(u64::from(BLOCK_BYTES)) {
+            return Err(self.no_chunk());
+        }
+        self.rest.file_offset += gap_bytes;
+        self.rest.device_offset += gap_bytes;
+        self.rest.bytes -= gap_bytes;
+        Ok(())
+    }
+
     fn cut(&mut self) -> Result<Piece, Error> {
         let Some(extent) = self.map.extents().get(self.extent) else { return Err(self.no_chunk()) };
         let start = extent.device_offset.get();
@@ -101,11 +121,18 @@ impl Iterator for Pieces<'_> {
     type Item = Result<Piece, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while self.rest.bytes == 0 {
-            self.rest = self.segments.next()?;
-            self.extent = self.map.overlapping(self.rest.device_offset, 1).start;
+        loop {
+            while self.rest.bytes == 0 {
+                self.rest = self.segments.next()?;
+                self.extent = self.map.overlapping(self.rest.device_offset, 1).start;
+            }
+            if let Err(error) = self.skip_gap() {
+                return Some(Err(error));
+            }
+            if self.rest.bytes > 0 {
+                return Some(self.cut());
+            }
         }
-        Some(self.cut())
     }
 }
 
@@ -143,5 +170,20 @@ mod tests {
         let beyond = pieces(&map, vec![segment(0, 100, 8192)]);
         assert_eq!(beyond.len(), 2);
         assert!(matches!(beyond[1], Err(Error::NoChunk { device_offset: 8202, .. })));
+    }
+    #[test]
+    fn a_gap_that_is_stated_is_a_hole() {
+        let map = encode(&[Extent::new(8192, digest(1), 4096), Extent::new(40_960, digest(2), 4096)], 65_536);
+        let segment = |file_offset, bytes, device_offset| Segment { file_offset, bytes, device_offset };
+        let found =
+            pieces(&map, vec![segment(0, 32_768, 4096), segment(98_304, 28_672, 36_864), segment(200_704, 5, 0)]);
+        let found: Vec<_> = found.into_iter().map(|piece| piece.unwrap()).collect();
+        let shown: Vec<_> = found.iter().map(|piece| (piece.file_offset, piece.bytes, piece.chunk)).collect();
+        assert_eq!(shown, [(4096, 4096, digest(1)), (102_400, 4096, digest(2))]);
+
+        // What follows data inside its block is no hole: it could not be told from a chunk that was left out.
+        let map = encode(&[Extent::new(4096, digest(1), 10)], 65_536);
+        let found = pieces(&map, vec![segment(0, 8192, 0)]);
+        assert!(matches!(found.as_slice(), [Ok(_), Err(Error::NoChunk { device_offset: 4106, .. })]));
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! The data device is virtual: every run of file data lies on it at a 4 KiB-aligned offset, its chunks one after the
 //! other, byte to byte. The map has one entry a chunk, in the order of the device. What no entry covers reads as zero:
-//! only the padding from the end of a run to the next block boundary.
+//! the padding from the end of a run to the next block boundary and, in a map with [`INCOMPAT_GAPS`], whole blocks
+//! before, between and behind runs: holes of files whose metadata image does not have them.
 //!
 //! The map is used where it lies (mapped memory): [`Map`] borrows it.
 
@@ -21,6 +22,8 @@ pub const HEADER_BYTES: usize = 64;
 pub const ENTRY_BYTES: usize = 48;
 /// EROFS block addresses have 32 bits: a data device is at most 16 TiB.
 pub const MAX_DEVICE_BYTES: u64 = (u32::MAX as u64) * BLOCK_BYTES as u64;
+/// `incompat` feature: there are whole blocks of the device that no entry covers.
+pub const INCOMPAT_GAPS: u32 = 0x1;
 
 const OBJECT: &str = "extent map";
 
@@ -89,7 +92,11 @@ pub enum Error {
         /// Stated size.
         device_bytes: u64,
     },
-    /// An entry is malformed, overlaps the one before, starts off a block after a gap, or leaves the device.
+    /// The map states gaps and has none.
+    #[error("extent map states gaps but has none")]
+    NoGap,
+    /// An entry is malformed, overlaps the one before, starts off a block or behind a gap that is not stated, or leaves
+    /// the device.
     #[error("extent {index} is malformed, out of order or outside the device")]
     Extent {
         /// Index of the entry.
@@ -97,11 +104,16 @@ pub enum Error {
     },
 }
 
-/// Encodes a map. `extents` must be what [`Map::decode`] accepts, in order.
+/// Encodes a map. `extents` must be what [`Map::decode`] accepts, in order. Gaps between them are stated if there are any.
 #[must_use]
 pub fn encode(extents: &[Extent], device_bytes: u64) -> Vec<u8> {
+    let ends = std::iter::once(0).chain(extents.iter().map(Extent::end));
+    let starts = extents.iter().map(|extent| extent.device_offset.get()).chain(std::iter::once(device_bytes));
+    let has_gaps = ends.zip(starts).any(|(end, start)| start > next_block(end));
+    let mut preamble = Preamble::new(MAGIC);
+    preamble.incompat = U32::new(if has_gaps { INCOMPAT_GAPS } else { 0 });
     let header = Header {
-        preamble: Preamble::new(MAGIC),
+        preamble,
         extents: U64::new(extents.len() as u64),
         device_bytes: U64::new(device_bytes),
         reserved: [0; 16],
@@ -117,6 +129,7 @@ pub fn encode(extents: &[Extent], device_bytes: u64) -> Vec<u8> {
 pub struct Map<'a> {
     extents: &'a [Extent],
     device_bytes: u64,
+    has_gaps: bool,
 }
 
 impl<'a> Map<'a> {
@@ -126,7 +139,7 @@ impl<'a> Map<'a> {
     /// The first thing that is wrong.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, Error> {
         let map = Self::decode_trusted(bytes)?;
-        check(map.extents, map.device_bytes)?;
+        check(map)?;
         Ok(map)
     }
 
@@ -137,7 +150,7 @@ impl<'a> Map<'a> {
     /// A header that is wrong.
     pub fn decode_trusted(bytes: &'a [u8]) -> Result<Self, Error> {
         let header: Header = preamble::read(OBJECT, bytes)?;
-        header.preamble.check(OBJECT, MAGIC)?;
+        header.preamble.check_with(OBJECT, MAGIC, INCOMPAT_GAPS)?;
         let extents = header.extents.get();
         let count_error = || Error::Count { extents, have_bytes: bytes.len() as u64 };
         let entries = <[Extent]>::ref_from_bytes(&bytes[HEADER_BYTES..]).map_err(|_| count_error())?;
@@ -151,7 +164,7 @@ impl<'a> Map<'a> {
         if header.reserved != [0; 16] {
             return Err(preamble::Error::Reserved { object: OBJECT }.into());
         }
-        Ok(Self { extents: entries, device_bytes })
+        Ok(Self { extents: entries, device_bytes, has_gaps: header.preamble.incompat.get() & INCOMPAT_GAPS != 0 })
     }
 
     /// All entries, in the order of the device.
@@ -166,6 +179,12 @@ impl<'a> Map<'a> {
         self.device_bytes
     }
 
+    /// Whether there may be whole blocks that no entry covers, which are holes of files.
+    #[must_use]
+    pub fn has_gaps(&self) -> bool {
+        self.has_gaps
+    }
+
     /// Index range of the entries that overlap `[offset, offset + bytes)`.
     #[must_use]
     pub fn overlapping(&self, offset: u64, bytes: u64) -> std::ops::Range<usize> {
@@ -176,24 +195,31 @@ impl<'a> Map<'a> {
     }
 }
 
-fn check(extents: &[Extent], device_bytes: u64) -> Result<(), Error> {
-    let mut end = 0;
-    for (index, extent) in (0..).zip(extents) {
+/// The first block boundary at or behind the end of an extent.
+fn next_block(end: u64) -> u64 {
+    end.div_ceil(u64::from(BLOCK_BYTES)).saturating_mul(u64::from(BLOCK_BYTES))
+}
+
+fn check(map: Map<'_>) -> Result<(), Error> {
+    let (mut end, mut gaps) = (0, false);
+    for (index, extent) in (0..).zip(map.extents) {
         let (start, bytes) = (extent.device_offset.get(), extent.bytes.get());
-        let aligned = start.is_multiple_of(u64::from(BLOCK_BYTES));
         let run_goes_on = start == end && index > 0;
-        let next_block = end.div_ceil(u64::from(BLOCK_BYTES)) * u64::from(BLOCK_BYTES);
+        let run_begins = start == next_block(end);
+        let behind_gap = map.has_gaps && start.is_multiple_of(u64::from(BLOCK_BYTES)) && start > next_block(end);
         let sound = bytes > 0
             && bytes <= MAX_CHUNK_BYTES
             && extent.reserved.get() == 0
-            && (run_goes_on || (aligned && start == next_block))
-            && start.checked_add(u64::from(bytes)).is_some_and(|end| end <= device_bytes);
+            && (run_goes_on || run_begins || behind_gap)
+            && start.checked_add(u64::from(bytes)).is_some_and(|end| end <= map.device_bytes);
         if !sound {
             return Err(Error::Extent { index });
         }
+        gaps |= behind_gap;
         end = start + u64::from(bytes);
     }
-    Ok(())
+    let gaps = gaps || map.device_bytes > next_block(end);
+    if map.has_gaps && !gaps { Err(Error::NoGap) } else { Ok(()) }
 }
 
 #[cfg(test)]
@@ -220,18 +246,43 @@ mod tests {
     }
 
     #[test]
-    fn gaps_overlaps_and_overruns_are_refused() {
+    fn gaps_are_stated_and_overlaps_and_overruns_are_refused() {
         let chunk = ChunkDigest::of(b"x");
-        for bad in [
+        let incompat = |bytes: &mut [u8], bits: u8| bytes[20] = bits;
+        for gaps in [
             vec![Extent::new(4096, chunk, 1)],
+            vec![Extent::new(0, chunk, 10), Extent::new(8192, chunk, 10)],
+            vec![Extent::new(4096, chunk, 5000), Extent::new(9096, chunk, 10)],
+            vec![Extent::new(0, chunk, 10)],
+        ] {
+            let mut bytes = encode(&gaps, 12288);
+            assert!(Map::decode(&bytes).unwrap().has_gaps(), "{gaps:?}");
+            assert_eq!(encode(Map::decode(&bytes).unwrap().extents(), 12288), bytes);
+            incompat(&mut bytes, 0);
+            // What is behind the last extent was always allowed.
+            assert_eq!(Map::decode(&bytes).is_ok(), gaps == [Extent::new(0, chunk, 10)], "{gaps:?}");
+            incompat(&mut bytes, 3);
+            assert!(matches!(Map::decode(&bytes), Err(Error::Preamble(preamble::Error::Features { bits: 2, .. }))));
+        }
+        let mut bytes = sample();
+        assert!(!Map::decode(&bytes).unwrap().has_gaps());
+        incompat(&mut bytes, 1);
+        assert_eq!(Map::decode(&bytes), Err(Error::NoGap));
+        for bad in [
             vec![Extent::new(0, chunk, 10), Extent::new(5, chunk, 10)],
             vec![Extent::new(0, chunk, 10), Extent::new(12, chunk, 10)],
-            vec![Extent::new(0, chunk, 10), Extent::new(8192, chunk, 10)],
+            vec![Extent::new(0, chunk, 10), Extent::new(8193, chunk, 10)],
+            vec![Extent::new(8192, chunk, 10), Extent::new(4096, chunk, 10)],
             vec![Extent::new(0, chunk, 0)],
             vec![Extent::new(0, chunk, MAX_CHUNK_BYTES + 1)],
             vec![Extent::new(0, chunk, 12289)],
+            vec![Extent::new(u64::MAX - 4095, chunk, 1)],
         ] {
-            assert!(Map::decode(&encode(&bad, 12288)).is_err(), "{bad:?}");
+            for bits in [0, 1] {
+                let mut bytes = encode(&bad, 12288);
+                incompat(&mut bytes, bits);
+                assert!(Map::decode(&bytes).is_err(), "{bad:?}");
+            }
         }
     }
 

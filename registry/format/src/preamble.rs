@@ -93,19 +93,28 @@ impl Preamble {
         }
     }
 
-    /// Checks magic, version, features and reserved bytes, in this order.
+    /// Checks magic, version, features and reserved bytes, in this order. No incompatible feature is known.
     ///
     /// # Errors
     /// One variant a check.
     pub fn check(&self, object: &'static str, magic: [u8; 8]) -> Result<(), Error> {
+        self.check_with(object, magic, 0)
+    }
+
+    /// As [`Preamble::check`], with the incompatible features that the caller knows.
+    ///
+    /// # Errors
+    /// One variant a check.
+    pub fn check_with(&self, object: &'static str, magic: [u8; 8], known_incompat: u32) -> Result<(), Error> {
         if self.magic != magic {
             return Err(Error::Magic { object, found: self.magic });
         }
         if self.version.get() == 0 || self.version.get() > VERSION {
             return Err(Error::Version { object, found: self.version.get() });
         }
-        if self.incompat.get() != 0 {
-            return Err(Error::Features { object, bits: self.incompat.get() });
+        let unknown = self.incompat.get() & !known_incompat;
+        if unknown != 0 {
+            return Err(Error::Features { object, bits: unknown });
         }
         if self.reserved0.get() != 0 || self.reserved1.get() != 0 {
             return Err(Error::Reserved { object });

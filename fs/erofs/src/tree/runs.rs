@@ -5,7 +5,8 @@
 
 use super::Error;
 use crate::attributes::{Run, Segment};
-use crate::format::{BLOCK_BYTES, CHUNK_BITS_MASK, CHUNK_INDEXES_MAX, NULL_BLOCK};
+use crate::format::{BLOCK_BYTES, CHUNK_INDEXES_MAX, NULL_BLOCK};
+use crate::grain::Chunks;
 
 /// Where the data of one file lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +35,7 @@ impl Runs {
     /// Checks the segments of a file of `file_bytes` and stores them.
     pub(super) fn store(&mut self, file_bytes: u64, segments: &[Segment]) -> Result<Place, Error> {
         let runs = to_runs(file_bytes, segments)?;
-        let chunks = Chunks::of(file_bytes, &runs);
+        let chunks = chunks_of(file_bytes, &runs);
         if chunks.count > CHUNK_INDEXES_MAX {
             return Err(Error::TooScattered { indexes: chunks.count });
         }
@@ -93,27 +94,8 @@ fn to_runs(file_bytes: u64, segments: &[Segment]) -> Result<Vec<Run>, Error> {
     Ok(runs)
 }
 
-/// The chunks of a file: all of one size, each wholly a hole or wholly in one piece on the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Chunks {
-    /// Binary logarithm of the blocks in a chunk.
-    pub(crate) bits: u32,
-    /// Number of chunks.
-    pub(crate) count: u64,
-}
-
-impl Chunks {
-    /// The largest chunks that state the runs exactly, but no larger than the file needs.
-    ///
-    /// Every border between runs, and between a run and a hole, must be a border of chunks; the end of the file need
-    /// not be one. So the size is the largest power of two that divides all of them.
-    pub(crate) fn of(file_bytes: u64, runs: &[Run]) -> Chunks {
-        let file_blocks = file_bytes.div_ceil(BLOCK_BYTES);
-        let borders = runs.iter().flat_map(|run| [run.file_block, run.file_end()]);
-        let inner = borders.filter(|&border| border != 0 && border < file_blocks);
-        let alignment = inner.map(u64::trailing_zeros).min().unwrap_or(u64::BITS);
-        let enough = file_blocks.max(1).next_power_of_two().trailing_zeros();
-        let bits = alignment.min(enough).min(u32::from(CHUNK_BITS_MASK));
-        Chunks { bits, count: file_blocks.div_ceil(1 << bits) }
-    }
+/// The largest chunks that state the runs exactly: every border between runs, and between a run and a hole, is one.
+pub(crate) fn chunks_of(file_bytes: u64, runs: &[Run]) -> Chunks {
+    let borders = runs.iter().flat_map(|run| [run.file_block, run.file_end()]);
+    Chunks::of(file_bytes.div_ceil(BLOCK_BYTES), borders)
 }

@@ -1,6 +1,7 @@
 //! The tree as a file system: names, links, replacement, and what it refuses.
 
 use super::*;
+use crate::grain::Chunks;
 
 fn attributes(mode: u16) -> Attributes {
     Attributes { mode, uid: 1000, gid: u32::MAX - 1, mtime: Timestamp { secs: -5, nanos: 999_999_999 } }
@@ -177,7 +178,7 @@ fn segments_are_joined_and_checked() {
 fn chunks_are_as_large_as_the_holes_allow() {
     let run = |file_block, blocks| Run { file_block, device_block: 0, blocks };
     let chunks = |bytes, runs: &[Run]| {
-        let Chunks { bits, count } = Chunks::of(bytes, runs);
+        let Chunks { bits, count } = chunks_of(bytes, runs);
         (bits, count)
     };
     assert_eq!(chunks(0, &[]), (0, 0));

@@ -10,7 +10,8 @@ use crate::format::{
     BLOCK_BYTES, CHUNK_INDEX_BYTES, INLINE_TAIL_MAX_BYTES, INODE_BYTES, ROOT_NID, SLOT_BYTES, XATTR_AREA_MAX_BYTES,
     XATTR_ENTRY_BYTES, XATTR_HEADER_BYTES, XATTR_INLINE_MAX_BYTES, XATTR_SHARED_MAX, round_up,
 };
-use crate::tree::{Chunks, InodeId, Tree};
+use crate::grain::Chunks;
+use crate::tree::{InodeId, Tree, chunks_of};
 
 /// An xattr that is not shared, or has no place yet.
 const INLINE: u32 = u32::MAX;
@@ -76,8 +77,8 @@ impl Body {
 /// The chunks of a file.
 pub(super) fn chunks(tree: &Tree, file: InodeId, bytes: u64) -> Chunks {
     match tree.runs(file) {
-        (Some(run), _) => Chunks::of(bytes, &[run]),
-        (None, runs) => Chunks::of(bytes, runs),
+        (Some(run), _) => chunks_of(bytes, &[run]),
+        (None, runs) => chunks_of(bytes, runs),
     }
 }
 

@@ -46,6 +46,8 @@ fn the_document_states_the_constants() {
         CHUNK_INDEXES,
         CHUNK_INDEX_BYTES,
         CHUNK_INDEXES_MAX,
+        GRAIN_INDEXES_MIN,
+        GRAIN_INDEXES_PER_BLOCK,
         DIRENT_BYTES,
         NAME_MAX_BYTES,
         SYMLINK_MAX_BYTES,
