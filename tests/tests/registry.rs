@@ -4,8 +4,8 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dsec_format::PackDigest;
@@ -270,7 +270,7 @@ fn two_registries_serve_one_store() {
     assert!(one.has_layer(&sample.digest()).unwrap());
 }
 
-/// A relay that cuts each connection after some bytes, some of the time, in one direction.
+/// A relay that cuts connections after some bytes, some of the time, in one direction.
 struct Cutter {
     url: String,
     cuts: Arc<AtomicUsize>,
@@ -283,11 +283,11 @@ enum Direction {
 }
 
 impl Cutter {
-    /// Cuts the first `cuts` connections that carry more than `after_bytes` in `direction`.
+    /// Cuts a connection whenever more than `after_bytes` were carried in `direction` since the last cut, `cuts` times.
     fn start(server: &str, direction: Direction, after_bytes: usize, cuts: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let left = Arc::new(AtomicUsize::new(cuts));
+        let (left, carried) = (Arc::new(AtomicUsize::new(cuts)), Arc::new(Mutex::new(0)));
         let (server, cutter) = (server.to_owned(), Self { url, cuts: Arc::clone(&left) });
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
@@ -296,9 +296,9 @@ impl Cutter {
                     (client.try_clone().unwrap(), server.try_clone().unwrap(), Direction::ToServer),
                     (server, client, Direction::ToClient),
                 ] {
-                    let left = Arc::clone(&left);
+                    let (left, carried) = (Arc::clone(&left), Arc::clone(&carried));
                     let limit = (this == direction).then_some(after_bytes);
-                    std::thread::spawn(move || relay(from, to, limit, &left));
+                    std::thread::spawn(move || relay(from, to, limit, &left, &carried));
                 }
             }
         });
@@ -306,16 +306,22 @@ impl Cutter {
     }
 }
 
-fn relay(mut from: TcpStream, mut to: TcpStream, limit: Option<usize>, left: &AtomicUsize) {
-    let (mut passed, mut buffer) = (0, vec![0; 16 * 1024]);
-    while let Ok(count @ 1..) = from.read(&mut buffer) {
-        let cut = limit.is_some_and(|limit| passed + count > limit)
-            && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
-        let count = if cut { limit.unwrap_or_default().saturating_sub(passed) } else { count };
+fn relay(mut from: TcpStream, mut to: TcpStream, limit: Option<usize>, left: &AtomicUsize, carried: &Mutex<usize>) {
+    let mut buffer = vec![0; 16 * 1024];
+    while let Ok(mut count @ 1..) = from.read(&mut buffer) {
+        let mut cut = false;
+        if let Some(limit) = limit {
+            let mut carried = carried.lock().unwrap();
+            cut = *carried + count > limit
+                && left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1)).is_ok();
+            if cut {
+                count = limit.saturating_sub(*carried);
+            }
+            *carried = if cut { 0 } else { *carried + count };
+        }
         if to.write_all(&buffer[..count]).is_err() || cut {
             break;
         }
-        passed += count;
     }
     let _ = from.shutdown(std::net::Shutdown::Both);
     let _ = to.shutdown(std::net::Shutdown::Both);

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::Args;
+use dsec_pack::Cancel;
 use dsec_store::remote::{Options, RemoteStore};
 use dsec_store::{LocalStore, Store};
 
@@ -27,10 +28,11 @@ impl Token {
     }
 
     /// The store at a URL or in a directory; `create` makes a new one in a directory that is not there or empty.
-    pub(crate) fn open(&self, place: &str, create: bool) -> anyhow::Result<Box<dyn Store>> {
+    pub(crate) fn open(&self, place: &str, create: bool, cancel: &Cancel) -> anyhow::Result<Box<dyn Store>> {
         if place.starts_with("http://") || place.starts_with("https://") {
             let token = self.read()?;
-            return Ok(Box::new(RemoteStore::connect(place, token.as_deref(), Options::default())?));
+            let options = Options { interrupt: Some(cancel.flag()), ..Options::default() };
+            return Ok(Box::new(RemoteStore::connect(place, token.as_deref(), options)?));
         }
         let path = std::path::absolute(Path::new(place)).with_context(|| format!("{place} is no path"))?;
         if names_a_host(place) && !path.exists() {
@@ -61,7 +63,7 @@ pub(crate) struct At {
 impl At {
     pub(crate) fn open(&self, context: &Context) -> anyhow::Result<Box<dyn Store>> {
         match &self.at {
-            Some(place) => self.token.open(place, false),
+            Some(place) => self.token.open(place, false, &context.cancel),
             None => Ok(Box::new(LocalStore::open(&context.store_directory()?)?)),
         }
     }
@@ -76,11 +78,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let token = Token { token_file: None };
         for place in ["localhost:7300", "127.0.0.1:7300/path"] {
-            let error = token.open(place, true).err().unwrap();
+            let error = token.open(place, true, &Cancel::new()).err().unwrap();
             assert!(error.to_string().contains("http://"), "{error}");
             assert!(!Path::new(place).exists());
         }
         let store = directory.path().join("a:1");
-        assert!(token.open(store.to_str().unwrap(), true).is_ok());
+        assert!(token.open(store.to_str().unwrap(), true, &Cancel::new()).is_ok());
     }
 }

@@ -76,7 +76,7 @@ impl fmt::Display for Report {
 impl Push {
     pub(crate) fn run(self, context: &Context) -> anyhow::Result<Exit> {
         let store = LocalStore::open(&context.store_directory()?)?;
-        let to = self.token.open(&self.to, true)?;
+        let to = self.token.open(&self.to, true, &context.cancel)?;
         let scratch = store.scratch()?;
         let monitor = StoreMonitor { monitor: &context.progress, cancel: &context.cancel, moving: Stage::Push };
         let options = Options::new(scratch.path());
@@ -90,7 +90,7 @@ impl Push {
 impl Pull {
     pub(crate) fn run(self, context: &Context) -> anyhow::Result<Exit> {
         let store = LocalStore::create(&context.store_directory()?)?;
-        let from = self.token.open(&self.from, false)?;
+        let from = self.token.open(&self.from, false, &context.cancel)?;
         let scratch = store.scratch()?;
         let monitor = StoreMonitor { monitor: &context.progress, cancel: &context.cancel, moving: Stage::Pull };
         let options = Options::new(scratch.path());

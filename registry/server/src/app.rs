@@ -19,8 +19,12 @@ use crate::{objects, refs, uploads};
 /// What one client, and all of them together, may cost.
 #[derive(Debug, Clone)]
 pub struct Limits {
-    /// Connections at a time; more wait in the kernel's queue.
+    /// Connections at a time. One more takes the place of the one that has been waiting longest for the head of a
+    /// request; when all are in use it waits.
     pub connections: usize,
+    /// Connections of one client (one address, one IPv6 network of 64 bits) at a time; the same holds for one more, but
+    /// when all are in use it is closed.
+    pub connections_of_client: usize,
     /// Requests with a large body at a time; more are told to come back.
     pub uploads: usize,
     /// Checks of packs and layers, and other work on the disk, at a time; more wait.
@@ -31,10 +35,13 @@ pub struct Limits {
     pub unfinished_uploads: usize,
     /// Bytes of all unfinished uploads together; what would add more is refused as by a full disk.
     pub unfinished_bytes: u64,
-    /// Longest wait for more bytes of a body, and for a client to take more of an answer.
+    /// Longest wait for more bytes of a body, and for a client to take more of an answer. Also how far a client may be
+    /// behind 16 KiB a second with either.
     pub progress: Duration,
-    /// Longest wait for the head of a request, on an idle connection too.
+    /// Longest wait for the head of the first request on a connection, and from the first byte of each further one.
     pub head: Duration,
+    /// Longest silence between two requests on a connection.
+    pub idle: Duration,
     /// Longest wait for a turn before a client is told to come back.
     pub turn: Duration,
     /// Uploads that nothing was added to for so long are removed.
@@ -47,13 +54,15 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             connections: 1024,
+            connections_of_client: 256,
             uploads: 64,
             work: 16,
             upload_bytes: 4 << 30,
             unfinished_uploads: 4096,
             unfinished_bytes: 64 << 30,
             progress: Duration::from_secs(30),
-            head: Duration::from_secs(60),
+            head: Duration::from_secs(10),
+            idle: Duration::from_secs(60),
             turn: Duration::from_secs(20),
             upload_idle: Duration::from_secs(24 * 60 * 60),
             grace: Duration::from_secs(10),

@@ -11,8 +11,10 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use hyper::body::{Frame, SizeHint};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use crate::failure::Failure;
+use crate::pace::Pace;
 
 /// Bytes that are read from a file at once.
 const PIECE_BYTES: u64 = 256 * 1024;
@@ -21,8 +23,8 @@ const PIECES_QUEUED: usize = 4;
 
 /// Reads a body of at most `allowed_bytes` into memory.
 pub(crate) async fn read(mut body: Body, allowed_bytes: usize, progress: Duration) -> Result<Vec<u8>, Failure> {
-    let mut bytes = Vec::new();
-    while let Some(piece) = next(&mut body, progress).await? {
+    let (mut bytes, mut pace) = (Vec::new(), Pace::new(progress));
+    while let Some(piece) = next(&mut body, &mut pace).await? {
         if bytes.len() + piece.len() > allowed_bytes {
             return Err(Failure::too_large(allowed_bytes as u64));
         }
@@ -31,11 +33,13 @@ pub(crate) async fn read(mut body: Body, allowed_bytes: usize, progress: Duratio
     Ok(bytes)
 }
 
-async fn next(body: &mut Body, progress: Duration) -> Result<Option<Bytes>, Failure> {
+async fn next(body: &mut Body, pace: &mut Pace) -> Result<Option<Bytes>, Failure> {
     loop {
-        let frame = tokio::time::timeout(progress, body.frame()).await.map_err(|_| Failure::slow())?;
+        let since = Instant::now();
+        let frame = tokio::time::timeout(pace.patience(), body.frame()).await.map_err(|_| Failure::slow())?;
         let Some(frame) = frame else { return Ok(None) };
         let frame = frame.map_err(|_| Failure::malformed("the body ended before its end"))?;
+        pace.passed(since.elapsed(), frame.data_ref().map_or(0, Bytes::len));
         // Trailers mean nothing here.
         if let Ok(bytes) = frame.into_data() {
             return Ok(Some(bytes));
@@ -60,8 +64,8 @@ pub(crate) async fn drain<W: Send + 'static>(
         Ok::<W, dsec_store::Error>(writer)
     });
     let received = async {
-        let mut left = allowed_bytes;
-        while let Some(piece) = next(&mut body, progress).await? {
+        let (mut left, mut pace) = (allowed_bytes, Pace::new(progress));
+        while let Some(piece) = next(&mut body, &mut pace).await? {
             left = left.checked_sub(piece.len() as u64).ok_or_else(|| Failure::too_large(allowed_bytes))?;
             if sender.send(piece).await.is_err() {
                 break; // Writing has failed; the error comes from there.

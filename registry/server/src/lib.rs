@@ -8,9 +8,12 @@
 
 mod app;
 mod body;
+mod connections;
 mod failure;
 mod objects;
+mod pace;
 mod refs;
+mod seated;
 mod server;
 mod stream;
 mod uploads;

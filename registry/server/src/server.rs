@@ -11,9 +11,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
 
 use crate::app::{self, Limits, Shared, Token};
+use crate::connections::{Connections, Seat};
+use crate::seated::Seated;
 use crate::stream::Timed;
 
 /// How often abandoned uploads are looked for.
@@ -85,31 +86,40 @@ impl Registry {
         let limits = self.limits.clone();
         let sweeper = tokio::spawn(sweep(Arc::clone(&self.store), limits.upload_idle));
         let router = app::router(Arc::new(Shared::new(self.store, self.token, self.limits)));
-        let connections = Arc::new(Semaphore::new(limits.connections));
+        let connections = Connections::new(limits.connections, limits.connections_of_client);
         let graceful = GracefulShutdown::new();
         let mut stop = std::pin::pin!(stop);
         loop {
             let accepted = async {
-                let permit = Arc::clone(&connections).acquire_owned().await;
-                (permit, self.listener.accept().await)
+                let (stream, address) = self.listener.accept().await?;
+                let seat = connections.enter(address.ip()).await;
+                io::Result::Ok(seat.map(|seat| (stream, seat)))
             };
-            let (permit, accepted) = tokio::select! {
+            let accepted = tokio::select! {
                 () = &mut stop => break,
                 accepted = accepted => accepted,
             };
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
+            let (stream, seat) = match accepted {
+                Ok(Some(accepted)) => accepted,
+                Ok(None) => {
+                    tracing::debug!("a client with too many connections was refused one more");
+                    continue;
+                }
                 Err(error) => {
                     tracing::warn!(%error, "a connection could not be accepted");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
-            let connection = graceful.watch(connection(stream, router.clone(), &limits));
+            let connection = graceful.watch(connection(stream, Arc::clone(&seat), router.clone(), &limits));
             tokio::spawn(async move {
-                let _permit = permit;
-                if let Err(error) = connection.await {
-                    tracing::debug!(%error, "a connection ended early");
+                tokio::select! {
+                    ended = connection => {
+                        if let Err(error) = ended {
+                            tracing::debug!(%error, "a connection ended early");
+                        }
+                    }
+                    () = seat.ended() => tracing::debug!("a connection without a request made room"),
                 }
             });
         }
@@ -121,16 +131,18 @@ impl Registry {
     }
 }
 
-type Connection = http1::Connection<TokioIo<Timed>, TowerToHyperService<axum::Router>>;
+type Connection = http1::Connection<TokioIo<Timed>, Seated>;
 
-fn connection(stream: TcpStream, router: axum::Router, limits: &Limits) -> Connection {
+fn connection(stream: TcpStream, seat: Arc<Seat>, router: axum::Router, limits: &Limits) -> Connection {
     // Answers are written whole; waiting for more to fill a packet only costs time.
     let _ = stream.set_nodelay(true);
+    let stream = Timed::new(stream, Arc::clone(&seat), limits.head, limits.progress);
     http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(limits.head)
+        // For hyper, silence between two requests is a part of the head of the next one.
+        .header_read_timeout(limits.idle.max(limits.head))
         .max_header_size(HEAD_BYTES)
-        .serve_connection(TokioIo::new(Timed::new(stream, limits.progress)), TowerToHyperService::new(router))
+        .serve_connection(TokioIo::new(stream), Seated { router: TowerToHyperService::new(router), seat })
 }
 
 /// Removes abandoned uploads, now and again.

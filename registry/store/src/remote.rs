@@ -4,15 +4,17 @@
 //! the registry fails. A short answer is such a failure, never data. What has a digest is checked against it here, like
 //! what a local store reads.
 //!
-//! Must not be made or dropped on a thread of an async runtime (as `reqwest::blocking`, which it is made of).
+//! Must not be used on a thread of an async runtime: it waits.
 
 mod http;
 mod object;
 mod upload;
+mod waits;
 
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -50,6 +52,8 @@ pub struct Options {
     pub pause: Duration,
     /// Bytes of one piece of an upload.
     pub piece_bytes: u64,
+    /// Once this is set, every wait ends soon and every method gives [`Error::Interrupted`].
+    pub interrupt: Option<Arc<AtomicBool>>,
 }
 
 impl Default for Options {
@@ -61,6 +65,7 @@ impl Default for Options {
             attempts: 5,
             pause: Duration::from_millis(100),
             piece_bytes: 8 << 20,
+            interrupt: None,
         }
     }
 }

@@ -9,6 +9,7 @@ use anyhow::Context;
 use clap::Args;
 use dsec_registry::{Limits, Registry, Token};
 use dsec_store::LocalStore;
+use rustix::process::{Resource, Rlimit};
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::exit::Exit;
@@ -40,6 +41,9 @@ pub(crate) struct Serve {
     /// Most connections at a time
     #[arg(long, value_name = "N", default_value_t = Limits::default().connections, value_parser = positive)]
     max_connections: usize,
+    /// Most connections of one client at a time: behind a proxy, which is one, as many as all
+    #[arg(long, value_name = "N", default_value_t = Limits::default().connections_of_client, value_parser = positive)]
+    max_connections_of_client: usize,
     /// Most uploads at a time
     #[arg(long, value_name = "N", default_value_t = Limits::default().uploads, value_parser = positive)]
     max_uploads: usize,
@@ -78,6 +82,7 @@ impl Serve {
         let token = self.token_file.as_deref().map(read_token).transpose()?;
         let limits = Limits {
             connections: self.max_connections,
+            connections_of_client: self.max_connections_of_client,
             uploads: self.max_uploads,
             unfinished_uploads: self.max_unfinished_uploads,
             unfinished_bytes: self.max_unfinished_bytes,
@@ -85,6 +90,7 @@ impl Serve {
             upload_idle: Duration::from_secs(self.upload_idle_secs),
             ..Limits::default()
         };
+        raise_open_files()?;
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
         runtime.block_on(async {
             let mut interrupt = signal(SignalKind::interrupt())?;
@@ -106,6 +112,13 @@ impl Serve {
         runtime.shutdown_timeout(Duration::from_secs(5));
         Ok(Exit::Success)
     }
+}
+
+/// Every connection is an open file, and its request opens another.
+fn raise_open_files() -> anyhow::Result<()> {
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum })
+        .context("cannot raise the limit of open files")
 }
 
 fn read_token(path: &Path) -> anyhow::Result<Token> {

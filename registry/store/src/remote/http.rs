@@ -3,7 +3,6 @@
 use std::error::Error as StdError;
 use std::fmt::Display;
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::io::Read;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -11,8 +10,9 @@ use bytes::Bytes;
 use dsec_format::protocol::registry::{ErrorBody, ErrorKind, OFFSET_HEADER};
 use dsec_format::refs::RefName;
 use reqwest::header::{AUTHORIZATION, CONTENT_LENGTH, CONTENT_RANGE, HeaderValue, RANGE, RETRY_AFTER};
-use reqwest::{Method, StatusCode, Url, blocking, redirect};
+use reqwest::{Client, Method, Response, StatusCode, Url, redirect};
 
+use super::waits::{Ended, Waits};
 use super::{Options, parse_url};
 use crate::error::{Damage, Error, Result};
 
@@ -31,7 +31,8 @@ pub(super) struct Http {
     url: Url,
     shown: String,
     authorization: Option<HeaderValue>,
-    client: blocking::Client,
+    client: Client,
+    waits: Waits,
     pub(super) options: Options,
     requests: AtomicU64,
 }
@@ -113,16 +114,19 @@ impl Failure {
     pub(super) fn passing(error: Error) -> Self {
         Self { again: true, ..Self::last(error) }
     }
+}
 
-    pub(super) fn may_pass(&self) -> bool {
-        self.again
-    }
+/// Why a body does not go on.
+pub(super) enum Lost {
+    Connection(Box<dyn StdError + Send + Sync>),
+    Interrupted,
 }
 
 /// An answer with a good status; its body is still on the wire.
 pub(super) struct Answer<'a> {
+    http: &'a Http,
     call: &'a Call,
-    pub(super) response: blocking::Response,
+    pub(super) response: Response,
     deadline: Instant,
 }
 
@@ -140,18 +144,17 @@ impl Http {
         if let Some(value) = &mut authorization {
             value.set_sensitive(true);
         }
-        let client = blocking::Client::builder()
+        let client = Client::builder()
             // Nothing from the environment, nothing the caller does not see.
             .no_proxy()
             .redirect(redirect::Policy::none())
             .connect_timeout(options.connect_timeout)
-            // For each wait: for the head of an answer, and for each further part of its body.
-            .timeout(options.progress_timeout)
             .pool_idle_timeout(IDLE_CONNECTION)
             .tcp_nodelay(true)
             .build()
             .map_err(|source| Error::Unreachable { url: shown.clone(), source: source.into() })?;
-        Ok(Self { url: parsed, shown, authorization, client, options, requests: AtomicU64::new(0) })
+        let waits = Waits::new(options.interrupt.clone())?;
+        Ok(Self { url: parsed, shown, authorization, client, waits, options, requests: AtomicU64::new(0) })
     }
 
     pub(super) fn url(&self) -> &str {
@@ -196,41 +199,49 @@ impl Http {
                 Ok(value) => return (Ok(value), tries),
                 Err(failure) => failure,
             };
-            if !self.pause(&failure, tries, deadline) {
-                return (Err(*failure.error), tries);
+            if let Err(error) = self.pause(failure, tries, deadline) {
+                return (Err(error), tries);
             }
-            tracing::debug!(url = %call.url, tries, error = %failure.error, "trying again");
         }
     }
 
-    /// Waits before another try; `false` when there shall be none.
-    pub(super) fn pause(&self, failure: &Failure, tries: u32, deadline: Instant) -> bool {
+    /// Waits before another try; gives the error when there shall be none.
+    pub(super) fn pause(&self, failure: Failure, tries: u32, deadline: Instant) -> Result<()> {
         if !failure.again || tries >= self.options.attempts {
-            return false;
+            return Err(*failure.error);
         }
         let doubled = self.options.pause.saturating_mul(1 << tries.min(16).saturating_sub(1));
         let pause = failure.after.unwrap_or_default().max(jittered(doubled)).min(MAX_PAUSE);
         if Instant::now() + pause >= deadline {
-            return false;
+            return Err(*failure.error);
         }
-        std::thread::sleep(pause);
-        true
+        tracing::debug!(tries, error = %failure.error, "trying again");
+        self.waits.pause(pause).map_err(|_| Error::Interrupted)
     }
 
-    /// Sends a call once; an answer with a bad status is a failure. The answer may end after `deadline`: whoever reads it
-    /// looks at the clock.
-    pub(super) fn once<'a>(&self, call: &'a Call, deadline: Instant) -> Result<Answer<'a>, Failure> {
+    /// How long the next wait may be: until there should be progress, or until `deadline`.
+    fn patience(&self, deadline: Instant) -> Duration {
+        deadline.saturating_duration_since(Instant::now()).min(self.options.progress_timeout)
+    }
+
+    /// The next bytes of a body; none at its end.
+    pub(super) fn next(&self, response: &mut Response, deadline: Instant) -> Result<Option<Bytes>, Lost> {
+        match self.waits.wait(self.patience(deadline), response.chunk()) {
+            Ok(Ok(piece)) => Ok(piece),
+            Ok(Err(error)) => Err(Lost::Connection(error.without_url().into())),
+            Err(Ended::Late) => Err(Lost::Connection("nothing more of the answer came in time".into())),
+            Err(Ended::Interrupted) => Err(Lost::Interrupted),
+        }
+    }
+
+    /// Sends a call once; an answer with a bad status is a failure.
+    pub(super) fn once<'a>(&'a self, call: &'a Call, deadline: Instant) -> Result<Answer<'a>, Failure> {
         self.requests.fetch_add(1, Ordering::Relaxed);
         let mut url = call.url.clone();
         if !call.query.is_empty() {
             url.query_pairs_mut().extend_pairs(&call.query);
         }
-        let left = deadline.saturating_duration_since(Instant::now());
         let mut request = self.client.request(call.method.clone(), url);
-        // A timeout of a request is for all of it, the body of the answer too: only for the last one before the deadline.
-        if left < self.options.progress_timeout {
-            request = request.timeout(left.max(Duration::from_millis(1)));
-        }
         if let Some(value) = &self.authorization {
             request = request.header(AUTHORIZATION, value.clone());
         }
@@ -244,11 +255,16 @@ impl Http {
         if let Some(body) = &call.body {
             request = request.body(body.clone());
         }
-        let response = request.send().map_err(|error| Failure {
-            unfinished: error.is_timeout() && !error.is_connect(),
-            ..Failure::passing(call.unreachable(error.without_url()))
-        })?;
-        let mut answer = Answer { call, response, deadline };
+        let response = match self.waits.wait(self.patience(deadline), request.send()) {
+            Ok(Ok(response)) => response,
+            Ok(Err(error)) => return Err(Failure::passing(call.unreachable(error.without_url()))),
+            Err(Ended::Late) => {
+                let failure = Failure::passing(call.unreachable("no answer came in time"));
+                return Err(Failure { unfinished: true, ..failure });
+            }
+            Err(Ended::Interrupted) => return Err(Failure::last(Error::Interrupted)),
+        };
+        let mut answer = Answer { http: self, call, response, deadline };
         if answer.response.status().is_success() { Ok(answer) } else { Err(answer.refusal(&self.shown)) }
     }
 }
@@ -285,14 +301,8 @@ impl Answer<'_> {
             return Err(Failure::last(Error::TooLarge { object, have_bytes, allowed_bytes }));
         }
         let mut bytes = Vec::with_capacity(usize::try_from(stated.unwrap_or_default()).unwrap_or_default());
-        let mut piece = vec![0; 128 * 1024];
-        loop {
-            let count =
-                self.response.read(&mut piece).map_err(|error| Failure::passing(self.call.unreachable(error)))?;
-            if count == 0 {
-                break;
-            }
-            bytes.extend_from_slice(&piece[..count]);
+        while let Some(piece) = self.next()? {
+            bytes.extend_from_slice(&piece);
             if bytes.len() as u64 > allowed_bytes {
                 return Err(self.call.malformed(&format_args!("it is longer than {allowed_bytes} bytes")));
             }
@@ -304,6 +314,13 @@ impl Answer<'_> {
             Some(need_bytes) if need_bytes != bytes.len() as u64 => Err(self.short(need_bytes, bytes.len() as u64)),
             _ => Ok(bytes),
         }
+    }
+
+    fn next(&mut self) -> Result<Option<Bytes>, Failure> {
+        self.http.next(&mut self.response, self.deadline).map_err(|lost| match lost {
+            Lost::Connection(source) => Failure::passing(self.call.unreachable(source)),
+            Lost::Interrupted => Failure::last(Error::Interrupted),
+        })
     }
 
     fn short(&self, need_bytes: u64, have_bytes: u64) -> Failure {

@@ -6,9 +6,10 @@ use std::io::{self, Read};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use reqwest::blocking::Response;
+use bytes::{Buf, Bytes};
+use reqwest::Response;
 
-use super::http::{Failure, Http};
+use super::http::{Failure, Http, Lost};
 use crate::error::{Damage, Error, Result};
 use crate::layout::Object;
 
@@ -19,6 +20,8 @@ pub(super) struct Reader {
     offset: u64,
     total: u64,
     response: Option<Response>,
+    /// What has arrived and was not read yet.
+    piece: Bytes,
     /// Failures since there was progress.
     failures: u32,
     /// Time that was spent on waiting for the registry; what the caller does meanwhile does not count.
@@ -35,6 +38,7 @@ impl Reader {
             offset: 0,
             total: 0,
             response: None,
+            piece: Bytes::new(),
             failures: 0,
             waited: Duration::ZERO,
         };
@@ -66,9 +70,7 @@ impl Reader {
                 Ok(()) => return Ok(()),
                 Err(failure) => {
                     self.failures += 1;
-                    if !self.http.pause(&failure, self.failures, deadline) {
-                        return Err(*failure.error);
-                    }
+                    self.http.pause(failure, self.failures, deadline)?;
                 }
             }
         }
@@ -96,39 +98,45 @@ impl Reader {
         self.response = None;
         self.failures += 1;
         let failure = Failure::passing(self.unreachable(source));
-        if !self.http.pause(&failure, self.failures, Instant::now() + self.left()) {
-            return Err(*failure.error);
-        }
+        self.http.pause(failure, self.failures, Instant::now() + self.left())?;
         self.reconnect()
     }
 
-    /// The next bytes, after as many reconnections as it takes; none at the end.
-    fn next(&mut self, buffer: &mut [u8]) -> Result<usize> {
-        while self.offset < self.total && !buffer.is_empty() {
+    /// Waits for the next piece, after as many reconnections as it takes; it is empty at the end.
+    fn next(&mut self) -> Result<()> {
+        while self.piece.is_empty() && self.offset < self.total {
+            let deadline = Instant::now() + self.left();
             let Some(response) = &mut self.response else {
                 self.reconnect()?;
                 continue;
             };
-            let lost = match response.read(buffer) {
-                Ok(0) => Damage::Length { need_bytes: self.total, have_bytes: self.offset }.into(),
-                Ok(count) => {
-                    self.offset += count as u64;
+            let lost = match self.http.next(response, deadline) {
+                Ok(None) => Damage::Length { need_bytes: self.total, have_bytes: self.offset }.into(),
+                Ok(Some(piece)) => {
+                    self.offset += piece.len() as u64;
                     self.failures = 0;
-                    return Ok(count);
+                    self.piece = piece;
+                    continue;
                 }
-                Err(error) => error.into(),
+                Err(Lost::Connection(source)) => source,
+                Err(Lost::Interrupted) => return Err(Error::Interrupted),
             };
             self.lost(lost)?;
         }
-        Ok(0)
+        Ok(())
     }
 }
 
 impl Read for Reader {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        if self.left().is_zero() {
-            return Err(io::Error::other(self.unreachable("the answer comes too slowly".into())));
+        if self.piece.is_empty() {
+            if self.left().is_zero() {
+                return Err(io::Error::other(self.unreachable("the answer comes too slowly".into())));
+            }
+            self.timed(Self::next).map_err(io::Error::other)?;
         }
-        self.timed(|reader| reader.next(buffer)).map_err(io::Error::other)
+        let count = self.piece.len().min(buffer.len());
+        self.piece.copy_to_slice(&mut buffer[..count]);
+        Ok(count)
     }
 }

@@ -58,8 +58,8 @@ fn finish(http: &Http, call: &Call, bytes: u64) -> (Result<()>, u32) {
         if !failure.unfinished {
             failures += 1;
         }
-        if !http.pause(&failure, failures, deadline) {
-            return (Err(*failure.error), tries);
+        if let Err(error) = http.pause(failure, failures, deadline) {
+            return (Err(error), tries);
         }
     }
 }
@@ -99,9 +99,7 @@ fn send_piece(http: &Http, path: &str, file: &fs::File, offset: u64, total: u64)
         tries += 1;
         // The registry may have told where it is: a connection that was believed lost had brought more.
         let failure = if failure.offset.is_some() { Failure::passing(*failure.error) } else { failure };
-        if !failure.may_pass() || !http.pause(&failure, tries, deadline) {
-            return Err(*failure.error);
-        }
+        http.pause(failure, tries, deadline)?;
         let next =
             http.call(&http.request(Method::HEAD, path).of("the upload".to_owned()), |answer| answer.offset())?;
         if next > start {

@@ -1,0 +1,203 @@
+//! SIGINT and SIGTERM end a transfer soon, whatever the other side does or does not, and leave both stores whole.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use dsec_format::protocol::registry::Expected;
+use dsec_format::refs::Target;
+use dsec_store::fsck::{self, fsck};
+use dsec_store::{LocalStore, Silent, Store};
+use dsec_tests::program::{self, Registry};
+use dsec_tests::samples::{self, Sample};
+use fs_err as fs;
+use rustix::process::{Pid, Signal, kill_process};
+
+/// From the signal to the end of the process.
+const SOON: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    ToServer,
+    ToClient,
+}
+
+/// A relay that passes on some bytes in one direction, of all connections together, and then nothing more: what is
+/// connected stays so.
+struct Staller {
+    url: String,
+    stalled: Arc<AtomicBool>,
+}
+
+impl Staller {
+    fn start(server: &str, direction: Direction, after_bytes: usize) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (server, stalled) = (server.to_owned(), Arc::new(AtomicBool::new(false)));
+        let staller = Self { url, stalled: Arc::clone(&stalled) };
+        thread::spawn(move || {
+            let left = Arc::new(std::sync::Mutex::new(after_bytes));
+            for client in listener.incoming().flatten() {
+                let server = TcpStream::connect(&server).unwrap();
+                for (from, to, this) in [
+                    (client.try_clone().unwrap(), server.try_clone().unwrap(), Direction::ToServer),
+                    (server, client, Direction::ToClient),
+                ] {
+                    let bound = (this == direction).then(|| (Arc::clone(&left), Arc::clone(&stalled)));
+                    thread::spawn(move || relay(from, to, bound));
+                }
+            }
+        });
+        staller
+    }
+}
+
+fn relay(mut from: TcpStream, mut to: TcpStream, bound: Option<(Arc<std::sync::Mutex<usize>>, Arc<AtomicBool>)>) {
+    let mut buffer = vec![0; 16 * 1024];
+    while let Ok(mut count @ 1..) = from.read(&mut buffer) {
+        if let Some((left, stalled)) = &bound {
+            let mut left = left.lock().unwrap();
+            if *left < count {
+                count = *left;
+                *left = 0;
+                drop(left);
+                let _ = to.write_all(&buffer[..count]);
+                stalled.store(true, Ordering::SeqCst);
+                // Nothing more comes, and nothing is closed.
+                thread::sleep(Duration::from_secs(600));
+                return;
+            }
+            *left -= count;
+        }
+        if to.write_all(&buffer[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = from.shutdown(std::net::Shutdown::Both);
+    let _ = to.shutdown(std::net::Shutdown::Both);
+}
+
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn dsec_pack(store: &Path, arguments: &[&str]) -> Killed {
+    let mut command = Command::new(program::binary("dsec-pack").unwrap());
+    command.arg("--store").arg(store).args(arguments).stdout(Stdio::null()).stderr(Stdio::piped());
+    Killed(command.spawn().unwrap())
+}
+
+/// Sends a signal; the process ends soon with the exit code for that.
+fn ends_soon(process: &mut Killed, signal: Signal, what: &str) {
+    let start = Instant::now();
+    kill_process(Pid::from_child(&process.0), signal).unwrap();
+    let status = loop {
+        if let Some(status) = process.0.try_wait().unwrap() {
+            break status;
+        }
+        assert!(start.elapsed() < SOON, "{what}: it goes on after {SOON:?}");
+        thread::sleep(Duration::from_millis(10));
+    };
+    let mut text = String::new();
+    process.0.stderr.take().unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(status.code(), Some(130), "{what}: {text}");
+    assert!(text.contains("interrupted"), "{what}: {text}");
+}
+
+fn assert_whole(path: &Path) {
+    let report = fsck(&LocalStore::open(path).unwrap(), &fsck::Options::default(), &Silent).unwrap();
+    assert!(report.findings.is_empty(), "{}: {:?}", path.display(), report.findings);
+}
+
+fn publish(path: &Path, sample: &Sample) {
+    let store = LocalStore::create(path).unwrap();
+    sample.put(&store, 1 << 20).unwrap();
+    let target = Target::Image(store.put_image(&samples::image(&[sample])).unwrap());
+    store.set_ref(&"app:1".parse().unwrap(), target, Expected::Anything).unwrap();
+}
+
+#[test]
+fn a_signal_ends_a_transfer_with_a_registry_that_has_stalled() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    // Some 4 MiB that do not compress: packs, a layer and locations of several reads each.
+    let sample = Sample::seeded(0, 1000, 4000);
+    publish(&path("full"), &sample);
+    let full = Registry::start(&path("full"), &[]).unwrap();
+    for (number, (push, direction, after_bytes)) in [
+        (false, Direction::ToServer, 0),
+        (false, Direction::ToClient, 0),
+        (false, Direction::ToClient, 500),
+        (false, Direction::ToClient, 50_000),
+        (false, Direction::ToClient, 1_500_000),
+        (true, Direction::ToServer, 0),
+        (true, Direction::ToServer, 50_000),
+        (true, Direction::ToServer, 1_500_000),
+        (true, Direction::ToClient, 300),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let what = format!("push: {push}, {after_bytes} bytes {direction:?}");
+        let (local, served) = (path(&format!("local-{number}")), path(&format!("served-{number}")));
+        let signal = if number % 2 == 0 { Signal::TERM } else { Signal::INT };
+        let empty = push.then(|| Registry::start(&served, &[]).unwrap());
+        let staller = Staller::start(&empty.as_ref().unwrap_or(&full).address, direction, after_bytes);
+        let mut process = if push {
+            publish(&local, &sample);
+            dsec_pack(&local, &["push", "app:1", &staller.url])
+        } else {
+            dsec_pack(&local, &["pull", "app:1", &staller.url])
+        };
+        let start = Instant::now();
+        while !staller.stalled.load(Ordering::SeqCst) {
+            assert!(start.elapsed() < Duration::from_secs(30), "{what}: nothing stalls");
+            assert!(process.0.try_wait().unwrap().is_none(), "{what}: it has ended");
+            thread::sleep(Duration::from_millis(10));
+        }
+        // Whatever is going on at the moment of the stall comes to its wait.
+        thread::sleep(Duration::from_millis(300));
+        ends_soon(&mut process, signal, &what);
+        drop(empty);
+        for store in [&local, &served] {
+            if store.join("format").exists() {
+                assert_whole(store);
+                assert!(push || fs::read_dir(store.join("refs")).map_or(0, Iterator::count) == 0, "{what}: a ref");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_signal_ends_a_transfer_that_waits_before_it_tries_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let asked = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&asked);
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream
+                .write_all(b"HTTP/1.1 503 Busy\r\nconnection: close\r\nretry-after: 60\r\ncontent-length: 0\r\n\r\n");
+            told.store(true, Ordering::SeqCst);
+        }
+    });
+    let mut process = dsec_pack(&directory.path().join("s"), &["pull", "app:1", &url]);
+    while !asked.load(Ordering::SeqCst) {
+        assert!(process.0.try_wait().unwrap().is_none(), "it has ended");
+        thread::sleep(Duration::from_millis(10));
+    }
+    thread::sleep(Duration::from_millis(300));
+    ends_soon(&mut process, Signal::INT, "a pause");
+}
