@@ -373,7 +373,7 @@ impl<I: FileTree, D: FileTree> Comparison<'_, '_, I, D> {
         let ours = self.of_image(self.image.content(image))?;
         let theirs = self.of_directory(self.directory.content(directory))?;
         let Content::Stored(pieces) = ours else {
-            return Err(self.of_image::<()>(Err(content::not_stored())).expect_err("it is an error"));
+            return Err(self.of_image::<()>(Err(crate::tree::not_in_chunks())).expect_err("it is an error"));
         };
         let verdict = match theirs {
             Content::Stored(others) => content::compare_stored(pieces, others),

@@ -4,12 +4,12 @@
 //! read its data from, and how to run the whole. Nothing is left out in silence: what a tree cannot hold is an error
 //! that names the entry. `docs/semantics.md` says what is kept and by which rules.
 
+mod addresses;
 mod directory;
 mod error;
 pub mod oci;
 mod stream;
 pub mod tar;
-mod xattr;
 
 use std::path::{Path, PathBuf};
 
@@ -21,8 +21,8 @@ use crate::cancel::Cancel;
 use crate::content::Contents;
 use crate::monitor::Monitor;
 
+pub(crate) use addresses::Addresses;
 pub use error::Error;
-pub(crate) use xattr::STORAGE_HINTS;
 
 /// What kind of input something is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

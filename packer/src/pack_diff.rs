@@ -8,9 +8,6 @@
 //! second copy of everything elsewhere; `docs/pack-diff.md` has the reasons. Still frozen, the new layer is compared with
 //! the upper directory: only a layer without a difference becomes part of an image, and the ref is set last.
 
-mod contents;
-mod fill;
-
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -26,11 +23,12 @@ use crate::compare::{self, Difference};
 use crate::hold;
 use crate::input::Part;
 use crate::monitor::{Monitor, Stage};
-use crate::tree::{Error as TreeError, PathError};
+use crate::tree::Error as TreeError;
+use crate::tree::contents::TreeContents;
+use crate::tree::fill::fill;
 use crate::upper::{IdRange, Lowers, Namespace, Upper};
 use crate::view::{Layers, View};
 use crate::{Cancel, Cancelled};
-use contents::UpperContents;
 
 /// Why there is no image of a diff. No ref has changed.
 #[derive(Debug, thiserror::Error)]
@@ -50,22 +48,10 @@ pub enum Error {
         /// The parent.
         parent: ImageDigest,
     },
-    /// The upper directory cannot be read, or holds what cannot be kept.
-    #[error("cannot read the upper directory")]
-    Upper(#[from] PathError),
     /// Not everything of it has reached the file system.
     #[error("cannot sync the upper directory")]
     Sync(#[source] std::io::Error),
-    /// The format cannot hold an entry.
-    #[error("cannot keep {path}")]
-    Keep {
-        /// The entry.
-        path: String,
-        /// Why.
-        #[source]
-        source: dsec_erofs::tree::Error,
-    },
-    /// The layer cannot be made.
+    /// The layer cannot be made: the upper directory cannot be read, or holds what cannot be kept.
     #[error(transparent)]
     Build(#[from] build::Error),
     /// The new layer cannot be looked at.
@@ -139,9 +125,8 @@ pub fn pack_diff(
     let lowers = Lowers::new(store, parent.layers.iter().map(|layer| layer.digest).collect());
     let upper = Upper::new(request.upper, request.ids, request.namespace, &lowers);
 
-    monitor.begin(Stage::Walk, None);
-    let tree = fill::tree_of(&upper, monitor, cancel)?;
-    let part = Part { tree, contents: Box::new(UpperContents::new(&upper)) };
+    let tree = fill(&upper, monitor, cancel).map_err(build::Error::from)?;
+    let part = Part { tree, contents: Box::new(TreeContents::new(&upper, Some(lowers.chunks()))) };
     let layer = build::layer(part, store, options, monitor, cancel)?;
     compare_with(store, layer.record.digest, &upper, monitor, cancel)?;
     hold.as_ref().map_or(Ok(()), hold::Hold::check)?;

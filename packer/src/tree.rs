@@ -6,8 +6,11 @@
 //! Invariant: names come sorted by their bytes and each once, so two trees are walked side by side without holding
 //! either in memory.
 
+pub(crate) mod contents;
 pub mod directory;
+pub(crate) mod fill;
 pub mod sparse;
+pub(crate) mod xattrs;
 
 use std::fs::File;
 use std::io;
@@ -134,6 +137,18 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// It changed while it was being read.
+    #[error("it changed while it was being read")]
+    Changed,
+    /// Another file system is mounted there.
+    #[error("it is on another file system")]
+    OtherFileSystem,
+    /// The kernel calls it something that no image has.
+    #[error("it is of a kind that cannot be kept (mode {mode:o})")]
+    FileType {
+        /// Its `st_mode`.
+        mode: u32,
+    },
     /// The metadata of a layer is malformed.
     #[error("layer {layer} is malformed")]
     Layer {
@@ -186,6 +201,11 @@ pub enum Error {
     /// A store failed.
     #[error(transparent)]
     Store(#[from] dsec_store::Error),
+}
+
+/// Content in chunks where only files are expected, or none of a store to read them from.
+pub(crate) fn not_in_chunks() -> Error {
+    Error::Io { what: "read it: there is no store for its chunks", source: io::ErrorKind::InvalidInput.into() }
 }
 
 impl Error {
@@ -257,11 +277,59 @@ pub trait FileTree {
     /// As [`FileTree::root`].
     fn node(&self, handle: &Self::Handle) -> Result<Node, Error>;
 
+    /// The attributes in its [`FileTree::node`], without the rest of that.
+    ///
+    /// # Errors
+    /// As [`FileTree::root`].
+    fn attributes(&self, handle: &Self::Handle) -> Result<Attributes, Error>;
+
+    /// Whether a directory is as it was when the handle was made: the same entries, the same attributes.
+    ///
+    /// # Errors
+    /// As [`FileTree::root`].
+    fn is_unchanged(&self, directory: &Self::Handle) -> Result<bool, Error>;
+
     /// The bytes of a regular file.
     ///
     /// # Errors
     /// As [`FileTree::root`].
     fn content(&self, handle: &Self::Handle) -> Result<Content<'_>, Error>;
+}
+
+impl<T: FileTree> FileTree for &T {
+    type Handle = T::Handle;
+
+    fn root(&self) -> Result<Self::Handle, Error> {
+        (**self).root()
+    }
+
+    fn names(&self, directory: &Self::Handle) -> Result<Vec<Vec<u8>>, Error> {
+        (**self).names(directory)
+    }
+
+    fn child(&self, directory: &Self::Handle, name: &[u8]) -> Result<Self::Handle, Error> {
+        (**self).child(directory, name)
+    }
+
+    fn is_directory(&self, handle: &Self::Handle) -> Result<bool, Error> {
+        (**self).is_directory(handle)
+    }
+
+    fn node(&self, handle: &Self::Handle) -> Result<Node, Error> {
+        (**self).node(handle)
+    }
+
+    fn attributes(&self, handle: &Self::Handle) -> Result<Attributes, Error> {
+        (**self).attributes(handle)
+    }
+
+    fn is_unchanged(&self, directory: &Self::Handle) -> Result<bool, Error> {
+        (**self).is_unchanged(directory)
+    }
+
+    fn content(&self, handle: &Self::Handle) -> Result<Content<'_>, Error> {
+        (**self).content(handle)
+    }
 }
 
 /// What [`walk`] calls for every inode.

@@ -20,14 +20,15 @@ mod xattrs;
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 
+use dsec_erofs::Attributes;
 use dsec_format::LayerDigest;
 use dsec_store::Source;
 use rustix::io::Errno;
 
 use crate::chunks::ChunkReader;
-use crate::tree::directory::{self, content_of, look, names_in, node_of};
+use crate::tree::directory::{self, attributes_of, content_of, look, names_in, node_of};
 use crate::tree::{Content, Directory, Error as TreeError, FileTree, Kind, Node, Xattrs};
-use crate::view::{self, Layers, Piece, View, stored_name};
+use crate::view::{self, Layers, View, stored_name};
 
 pub use ids::IdRange;
 use xattrs::Marks;
@@ -85,6 +86,11 @@ impl<'a> Lowers<'a> {
         Self { source, digests, layers: OnceLock::new(), chunks }
     }
 
+    /// Reads the chunks of their files.
+    pub(crate) fn chunks(&self) -> &ChunkReader<'a> {
+        &self.chunks
+    }
+
     fn view(&self) -> Result<View<'_>, TreeError> {
         let layers = match self.layers.get() {
             Some(layers) => layers,
@@ -134,11 +140,6 @@ impl<'a> Upper<'a> {
     #[must_use]
     pub fn new(directory: OwnedFd, ids: IdRange, namespace: Namespace, lowers: &'a Lowers<'a>) -> Self {
         Self { directory: Directory::from_fd(directory), ids, namespace, lowers }
-    }
-
-    /// Bytes of a file that the layers below have.
-    pub(crate) fn lower_bytes(&self, piece: &Piece) -> Result<Vec<u8>, TreeError> {
-        Ok(self.lowers.chunks.piece(piece)?)
     }
 
     /// Makes the handle of what is at `name` in the upper directory `parent`.
@@ -216,7 +217,7 @@ fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
 
 /// A whiteout keeps nothing but that it is one.
 fn whiteout() -> Node {
-    Node { attributes: dsec_erofs::Attributes::default(), kind: Kind::WHITEOUT, xattrs: Xattrs::new(), links: None }
+    Node { attributes: Attributes::default(), kind: Kind::WHITEOUT, xattrs: Xattrs::new(), links: None }
 }
 
 impl FileTree for Upper<'_> {
@@ -299,12 +300,26 @@ impl FileTree for Upper<'_> {
             return Ok(whiteout());
         }
         let mut node = node_of(inner)?;
-        node.attributes.uid = self.ids.inside(node.attributes.uid)?;
-        node.attributes.gid = self.ids.inside(node.attributes.gid)?;
+        node.attributes = self.attributes_inside(inner)?;
         let redirected = inner.is_directory() && marks.redirect.is_some();
         let opaque = inner.is_directory() && !handle.is_root && (marks.opaque || redirected);
         node.xattrs = xattrs::kept(node.xattrs, opaque, self.namespace, self.ids)?;
         Ok(node)
+    }
+
+    fn attributes(&self, handle: &Handle) -> Result<Attributes, TreeError> {
+        match &handle.side {
+            Side::Upper { marks, .. } if marks.is_whiteout => Ok(whiteout().attributes),
+            Side::Upper { handle, .. } => self.attributes_inside(handle),
+            Side::Lower(handle) => self.lowers.view()?.attributes(handle),
+        }
+    }
+
+    fn is_unchanged(&self, directory: &Handle) -> Result<bool, TreeError> {
+        match &directory.side {
+            Side::Upper { handle, .. } => handle.is_unchanged(),
+            Side::Lower(_) => Ok(true),
+        }
     }
 
     fn content(&self, handle: &Handle) -> Result<Content<'_>, TreeError> {
@@ -320,6 +335,11 @@ impl FileTree for Upper<'_> {
 }
 
 impl Upper<'_> {
+    fn attributes_inside(&self, handle: &directory::Handle) -> Result<Attributes, TreeError> {
+        let outside = attributes_of(handle.stat());
+        Ok(Attributes { uid: self.ids.inside(outside.uid)?, gid: self.ids.inside(outside.gid)?, ..outside })
+    }
+
     fn child_of_upper(&self, directory: &Handle, name: &[u8]) -> Result<Option<directory::Handle>, TreeError> {
         let Side::Upper { handle, .. } = &directory.side else { return Ok(None) };
         match look(handle, name) {

@@ -14,9 +14,10 @@ mod layers;
 mod pieces;
 
 pub use layers::{Layers, MAX_PLAIN_BYTES};
+pub(crate) use pieces::ranges_of;
 pub use pieces::{Piece, Pieces};
 
-use dsec_erofs::{FileType, Nid};
+use dsec_erofs::{Attributes, FileType, Nid};
 
 use crate::tree::{Content, Error, FileTree, Node, Xattrs};
 use layers::LayerView;
@@ -233,6 +234,14 @@ impl FileTree for View<'_> {
         }
         node.links = node.links.map(|_| (1, self.layer_index(inode) as u64, inode.nid.0));
         Ok(node)
+    }
+
+    fn attributes(&self, handle: &Handle) -> Result<Attributes, Error> {
+        self.layers[handle.top.layer].attributes(handle.top.nid)
+    }
+
+    fn is_unchanged(&self, _directory: &Handle) -> Result<bool, Error> {
+        Ok(true)
     }
 
     fn content(&self, handle: &Handle) -> Result<Content<'_>, Error> {

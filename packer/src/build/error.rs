@@ -22,12 +22,6 @@ pub enum Error {
     /// Temporary files failed.
     #[error("cannot write temporary files in the store")]
     Scratch(#[source] io::Error),
-    /// More file data than a layer can address.
-    #[error("`{path}` cannot be kept: one layer addresses at most 16 TiB of file data")]
-    DeviceFull {
-        /// The file that does not fit.
-        path: Shown,
-    },
     /// A file whose holes are so placed that the format cannot state them.
     #[error("`{path}` cannot be kept")]
     File {

@@ -24,6 +24,7 @@ use super::read::{Batch, Chunks, FileChunks, Rest};
 use super::workers::{self, Done, Shared, Task, Workers};
 use super::{Options, Stored};
 use crate::content::{Contents, Jobs};
+use crate::input;
 use crate::paths::Shown;
 use crate::{Cancel, Monitor};
 
@@ -224,7 +225,7 @@ impl<'a> Coordinator<'a> {
     fn lay_out(&mut self, files: Vec<FileChunks>) -> Result<(), Error> {
         for file in files {
             file.chunks.iter().for_each(|chunk| self.target.monitor.advance(u64::from(chunk.bytes)));
-            let full = |_| Error::DeviceFull { path: Shown::new(&path_of(self.tree, file.inode)) };
+            let full = |_| input::Error::NoRoom { path: Shown::new(&path_of(self.tree, file.inode)) };
             self.layout.add(&file).map_err(full)?;
         }
         Ok(())

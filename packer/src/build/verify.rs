@@ -1,8 +1,8 @@
 //! Reading back what was built, before a ref names it.
 //!
 //! First everything that the image reaches is read from the store and checked against its digests. Then the image is
-//! compared with its source: a directory by walking it once more with code that shares nothing with the builder's; an
-//! archive, whose entries were read and are gone, with the tree that they made and with their data, read again.
+//! compared with its source: a directory by walking it once more; an archive, whose entries were read and are gone, with
+//! the tree that they made and with their data, read again.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;

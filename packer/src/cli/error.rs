@@ -91,14 +91,10 @@ fn classify_build(error: &dsec_pack::build::Error) -> Option<(Exit, Option<&'sta
         Error::Scratch(_)
         | Error::Input(
             input::Error::Open(_)
-            | input::Error::Entry { .. }
             | input::Error::Tar(tar::Error::Spool(_))
             | input::Error::Oci(oci::Error::Read(_))
-            | input::Error::Upper(_),
+            | input::Error::Tree(_),
         ) => None,
-        Error::Input(input::Error::OtherFileSystem { .. }) => {
-            Some((Exit::Input, Some("--cross-mounts goes into it; or unmount it, or build from a copy")))
-        }
         Error::Input(input::Error::Tar(tar::Error::ImageArchive)) => {
             Some((Exit::Input, Some("unpack an oci-archive into a directory first; --input tar packs it as it is")))
         }
@@ -108,9 +104,7 @@ fn classify_build(error: &dsec_pack::build::Error) -> Option<(Exit, Option<&'sta
         Error::Input(input::Error::Oci(oci::Error::Several { .. } | oci::Error::NoSuchRef { .. })) => {
             Some((Exit::Input, Some("--oci-ref TAG chooses one")))
         }
-        Error::Input(_) | Error::DeviceFull { .. } | Error::File { .. } | Error::Layers { .. } => {
-            Some((Exit::Input, None))
-        }
+        Error::Input(_) | Error::File { .. } | Error::Layers { .. } => Some((Exit::Input, None)),
         Error::NotWhole { .. } => Some((Exit::Damaged, Some("the store or its disk is at fault; no ref was set"))),
         Error::Differs { .. } => {
             Some((Exit::Different, Some("if something writes to the input, build from a copy; no ref was set")))

@@ -79,6 +79,10 @@ pub(crate) fn classify(error: &(dyn StdError + 'static)) -> Option<(Exit, Option
             | tree::Error::TooLarge { .. }
             | tree::Error::Extents { .. }
             | tree::Error::NoChunk { .. } => Some((Exit::Damaged, None)),
+            tree::Error::OtherFileSystem => {
+                Some((Exit::Input, Some("--cross-mounts goes into it; or unmount it, or build from a copy")))
+            }
+            tree::Error::FileType { .. } | tree::Error::Changed => Some((Exit::Input, None)),
             tree::Error::Io { .. } | tree::Error::Upper(_) | tree::Error::Store(_) => None,
         };
     }
@@ -93,7 +97,6 @@ pub(crate) fn classify(error: &(dyn StdError + 'static)) -> Option<(Exit, Option
     }
     match error.downcast_ref::<pack_diff::Error>()? {
         pack_diff::Error::OtherLayers { .. } | pack_diff::Error::Full { .. } => Some((Exit::Input, None)),
-        pack_diff::Error::Keep { .. } => Some((Exit::Input, None)),
         pack_diff::Error::Different { .. } => Some((Exit::Different, Some("nothing may write to the upper directory"))),
         _ => None,
     }

@@ -41,11 +41,6 @@ impl From<Cancelled> for Error {
     }
 }
 
-/// An image's content is always in chunks.
-pub(super) fn not_stored() -> TreeError {
-    TreeError::Io { what: "compare it: its content is not in chunks", source: io::ErrorKind::InvalidInput.into() }
-}
-
 /// Ranges for people.
 pub(super) fn ranges_text(ranges: &[Range<u64>]) -> String {
     const SHOWN: usize = 4;

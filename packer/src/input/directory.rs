@@ -1,24 +1,20 @@
 //! A directory as input: its entries become the root of the image.
 //!
-//! Everything is reached from open directories, never by a path from the top, and no symlink is followed. What changes
-//! between the walk and the end of the reading of a file or directory is noticed by size, mtime and ctime, and is an
-//! error: an image is never a mixture of two states of one file.
-
-mod data;
-mod walk;
+//! What changes between the walk and the end of the reading of a file or directory is noticed by size, mtime and ctime,
+//! and is an error: an image is never a mixture of two states of one file.
 
 use std::path::Path;
-use std::sync::Arc;
 
-use fs_err as fs;
-
-use self::data::Data;
 use super::{Error, Part, Surroundings};
+use crate::tree::contents::TreeContents;
+use crate::tree::fill::fill;
+use crate::tree::{Directory, PathError};
 
 /// Walks the directory at `path`.
 pub(super) fn open(path: &Path, cross_mounts: bool, surroundings: Surroundings<'_>) -> Result<Part<'static>, Error> {
-    let root = fs::File::open(path).map_err(Error::Open)?;
-    let root = Arc::new(std::os::fd::OwnedFd::from(root.into_file()));
-    let tree = walk::walk(&root, cross_mounts, surroundings)?;
-    Ok(Part { tree, contents: Box::new(Data::new(root)) })
+    let root = fs_err::File::open(path).map_err(Error::Open)?.into_file();
+    let directory = Directory::from_fd(root.into());
+    let directory = if cross_mounts { directory } else { directory.within_mount().map_err(PathError::at(b""))? };
+    let tree = fill(&directory, surroundings.monitor, surroundings.cancel)?;
+    Ok(Part { tree, contents: Box::new(TreeContents::new(directory, None)) })
 }

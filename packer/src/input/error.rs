@@ -24,36 +24,11 @@ pub enum Error {
     /// Only a tar archive can come through standard input.
     #[error("only a tar archive can be read from standard input")]
     NotFromStdin,
-    /// Something about an entry cannot be read.
-    #[error("cannot {action} `{path}`")]
-    Entry {
-        /// What was tried.
-        action: &'static str,
-        /// The entry.
-        path: Shown,
-        /// What happened.
-        #[source]
-        source: io::Error,
-    },
     /// An entry changed while it was being read.
     #[error("`{path}` changed while it was being read")]
     Changed {
         /// The entry.
         path: Shown,
-    },
-    /// Another file system is mounted there.
-    #[error("`{path}` is on another file system")]
-    OtherFileSystem {
-        /// The entry.
-        path: Shown,
-    },
-    /// The kernel calls it something that no image has.
-    #[error("`{path}` is of a kind that cannot be kept (mode {mode:o})")]
-    FileType {
-        /// The entry.
-        path: Shown,
-        /// Its `st_mode`.
-        mode: u32,
     },
     /// An entry that an image cannot hold.
     #[error("`{path}` cannot be kept")]
@@ -64,15 +39,23 @@ pub enum Error {
         #[source]
         source: tree::Error,
     },
+    /// More addresses than the data device of a layer has.
+    #[error(
+        "`{path}` cannot be kept: with it the file data of the layer takes more than the 16 TiB that a layer addresses"
+    )]
+    NoRoom {
+        /// The file that is too much.
+        path: Shown,
+    },
     /// A tar archive.
     #[error(transparent)]
     Tar(#[from] tar::Error),
     /// An OCI layout.
     #[error(transparent)]
     Oci(#[from] oci::Error),
-    /// An overlay's upper directory.
+    /// A directory, or an overlay's upper directory.
     #[error(transparent)]
-    Upper(#[from] crate::tree::PathError),
+    Tree(#[from] crate::tree::PathError),
     /// Asked to stop.
     #[error(transparent)]
     Cancelled(#[from] Cancelled),
@@ -89,14 +72,8 @@ impl Error {
         }
     }
 
-    /// For `map_err`: the entry at `path`, and what was tried with it.
-    pub(super) fn entry(action: &'static str, path: &[u8]) -> impl FnOnce(rustix::io::Errno) -> Self {
-        let path = Shown::new(path);
-        move |errno| Self::Entry { action, path, source: errno.into() }
-    }
-
     /// For `map_err`: the entry at `path` that the tree refused.
-    pub(super) fn keep(path: &[u8]) -> impl FnOnce(tree::Error) -> Self {
+    pub(crate) fn keep(path: &[u8]) -> impl FnOnce(tree::Error) -> Self {
         let path = Shown::new(path);
         move |source| Self::Keep { path, source }
     }

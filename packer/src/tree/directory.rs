@@ -3,7 +3,6 @@
 //! Everything is reached from descriptors, one name at a time, and no symbolic link is ever followed. Nothing is opened
 //! for reading but directories and regular files: a fifo does not block and a device is not touched.
 
-use std::ffi::CStr;
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -12,9 +11,8 @@ use dsec_erofs::{Attributes, Device, Timestamp};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags};
 use rustix::io::Errno;
 
-use crate::input::STORAGE_HINTS;
-
-use super::{Content, Error, FileTree, Kind, Node, Xattrs, sparse};
+use super::xattrs::xattrs_of;
+use super::{Content, Error, FileTree, Kind, Node, sparse};
 
 /// An inode reached by descriptor (`O_PATH`), with what the kernel says of it.
 #[derive(Debug)]
@@ -34,6 +32,14 @@ impl Handle {
     #[must_use]
     pub fn is_directory(&self) -> bool {
         file_type(&self.stat) == FileType::Directory
+    }
+
+    /// Whether it is as it was.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn is_unchanged(&self) -> Result<bool, Error> {
+        Ok(is_same_state(&stat(&self.fd)?, &self.stat))
     }
 
     /// Opens it for reading.
@@ -56,6 +62,8 @@ impl AsFd for Handle {
 #[derive(Debug)]
 pub struct Directory {
     root: OwnedFd,
+    /// The mount that everything has to be on.
+    mount: Option<u64>,
 }
 
 impl Directory {
@@ -66,13 +74,25 @@ impl Directory {
     pub fn open(path: &Path) -> Result<Self, Error> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = rustix::fs::open(path, flags, Mode::empty()).map_err(Error::io("open the directory"))?;
-        Ok(Self { root })
+        Ok(Self::from_fd(root))
     }
 
     /// The directory of a descriptor.
     #[must_use]
     pub fn from_fd(root: OwnedFd) -> Self {
-        Self { root }
+        Self { root, mount: None }
+    }
+
+    /// The same, where what another file system is mounted on is an error.
+    ///
+    /// What is mounted where is told by the mount id, not by the device number: an overlay gives its files the device
+    /// numbers of its layers, and btrfs gives each subvolume one.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn within_mount(self) -> Result<Self, Error> {
+        let mount = Some(stat(&self.root)?.stx_mnt_id);
+        Ok(Self { mount, ..self })
     }
 }
 
@@ -89,9 +109,23 @@ pub(crate) fn look(directory: impl AsFd, name: &[u8]) -> Result<Handle, Error> {
 }
 
 fn handle_of(fd: OwnedFd) -> Result<Handle, Error> {
-    let wanted = StatxFlags::BASIC_STATS;
-    let stat = rustix::fs::statx(&fd, c"", AtFlags::EMPTY_PATH, wanted).map_err(Error::io("stat it"))?;
+    let stat = stat(&fd)?;
     Ok(Handle { fd, stat })
+}
+
+/// What the kernel says of what a descriptor refers to.
+pub(crate) fn stat(fd: impl AsFd) -> Result<Statx, Error> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT;
+    rustix::fs::statx(fd, c"", flags, StatxFlags::BASIC_STATS | StatxFlags::MNT_ID).map_err(Error::io("stat it"))
+}
+
+/// Whether neither content nor attributes changed from one to the other.
+pub(crate) fn is_same_state(left: &Statx, right: &Statx) -> bool {
+    let key = |status: &Statx| {
+        let (mtime, ctime) = (status.stx_mtime, status.stx_ctime);
+        (status.stx_mode, status.stx_size, mtime.tv_sec, mtime.tv_nsec, ctime.tv_sec, ctime.tv_nsec)
+    };
+    key(left) == key(right)
 }
 
 /// What the kernel's answer means.
@@ -123,60 +157,9 @@ fn kind_of(handle: &Handle) -> Result<Kind, Error> {
         FileType::Fifo => Kind::Fifo,
         FileType::Socket => Kind::Socket,
         FileType::Unknown => {
-            return Err(Error::Io { what: "tell what it is", source: std::io::ErrorKind::Unsupported.into() });
+            return Err(Error::FileType { mode: stat.stx_mode.into() });
         }
     })
-}
-
-/// All xattrs that the caller may see, sorted by name.
-pub(crate) fn xattrs_of(fd: impl AsFd) -> Result<Xattrs, Error> {
-    let path = magic_link(fd);
-    let mut xattrs = Xattrs::new();
-    for name in list_xattrs(&path).map_err(Error::io("list its xattrs"))? {
-        if STORAGE_HINTS.iter().any(|prefix| name.starts_with(prefix)) {
-            continue;
-        }
-        let value = get_xattr(&path, &name).map_err(Error::io("read an xattr of it"))?;
-        xattrs.push((name, value));
-    }
-    xattrs.sort_unstable();
-    Ok(xattrs)
-}
-
-fn list_xattrs(path: &str) -> Result<Vec<Vec<u8>>, Errno> {
-    let mut buffer = vec![0; 1024];
-    let length = loop {
-        match rustix::fs::listxattr(path, &mut buffer[..]) {
-            Ok(length) => break length,
-            // A file system without xattrs has none.
-            Err(Errno::NOTSUP) => return Ok(Vec::new()),
-            Err(Errno::RANGE) if buffer.len() < 1 << 20 => buffer.resize(buffer.len() * 8, 0),
-            Err(errno) => return Err(errno),
-        }
-    };
-    buffer.truncate(length);
-    let mut names = Vec::new();
-    let mut rest = &buffer[..];
-    while let Ok(name) = CStr::from_bytes_until_nul(rest) {
-        names.push(name.to_bytes().to_vec());
-        rest = &rest[name.to_bytes_with_nul().len()..];
-    }
-    Ok(names)
-}
-
-fn get_xattr(path: &str, name: &[u8]) -> Result<Vec<u8>, Errno> {
-    let mut buffer = vec![0; 256];
-    loop {
-        match rustix::fs::getxattr(path, name, &mut buffer[..]) {
-            Ok(length) => {
-                buffer.truncate(length);
-                return Ok(buffer);
-            }
-            // The kernel's limit of a value is 64 KiB.
-            Err(Errno::RANGE) if buffer.len() <= 1 << 16 => buffer.resize(buffer.len() * 300, 0),
-            Err(errno) => return Err(errno),
-        }
-    }
 }
 
 /// Names in a directory, sorted.
@@ -209,9 +192,14 @@ pub(crate) fn node_of(handle: &Handle) -> Result<Node, Error> {
     })
 }
 
-/// Opens a regular file and finds its data.
+/// Opens a regular file and finds its data: without touching its access time where that is allowed.
 pub(crate) fn content_of(handle: &Handle) -> Result<Content<'static>, Error> {
-    let fd = handle.open(OFlags::RDONLY | OFlags::NONBLOCK).map_err(Error::io("open it for reading"))?;
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+    let fd = match handle.open(flags | OFlags::NOATIME) {
+        Err(Errno::PERM) => handle.open(flags),
+        opened => opened,
+    };
+    let fd = fd.map_err(Error::io("open it for reading"))?;
     let data = sparse::data_ranges(&fd, handle.stat.stx_size).map_err(Error::io("find its holes"))?;
     Ok(Content::File { file: File::from(fd), data })
 }
@@ -229,7 +217,11 @@ impl FileTree for Directory {
     }
 
     fn child(&self, directory: &Handle, name: &[u8]) -> Result<Handle, Error> {
-        look(&directory.fd, name)
+        let handle = look(&directory.fd, name)?;
+        if self.mount.is_some_and(|mount| mount != handle.stat.stx_mnt_id) {
+            return Err(Error::OtherFileSystem);
+        }
+        Ok(handle)
     }
 
     fn is_directory(&self, handle: &Handle) -> Result<bool, Error> {
@@ -238,6 +230,14 @@ impl FileTree for Directory {
 
     fn node(&self, handle: &Handle) -> Result<Node, Error> {
         node_of(handle)
+    }
+
+    fn attributes(&self, handle: &Handle) -> Result<Attributes, Error> {
+        Ok(attributes_of(&handle.stat))
+    }
+
+    fn is_unchanged(&self, directory: &Handle) -> Result<bool, Error> {
+        directory.is_unchanged()
     }
 
     fn content(&self, handle: &Handle) -> Result<Content<'_>, Error> {

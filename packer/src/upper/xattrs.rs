@@ -5,7 +5,8 @@
 //! like. A layer is always in the terms of [`Namespace::Trusted`].
 
 use super::{Error, IdRange};
-use crate::tree::directory::{self, xattrs_of};
+use crate::tree::directory;
+use crate::tree::xattrs::xattrs_of;
 use crate::tree::{Error as TreeError, Xattrs};
 use crate::view::{ESCAPED, OPAQUE, stored_name};
 

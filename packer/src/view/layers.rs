@@ -1,6 +1,6 @@
 //! The layers of an image, in memory and checked: what a [`super::View`] looks at.
 
-use dsec_erofs::{FileType, Image as Metadata, Inode, Nid, Segment};
+use dsec_erofs::{Attributes, FileType, Image as Metadata, Inode, Nid, Segment};
 use dsec_format::LayerDigest;
 use dsec_format::extents::Map;
 use dsec_format::layer::Layer;
@@ -98,6 +98,10 @@ impl<'a> LayerView<'a> {
 
     pub(super) fn file_type(&self, nid: Nid) -> Result<FileType, Error> {
         Ok(self.inode(nid)?.file_type)
+    }
+
+    pub(super) fn attributes(&self, nid: Nid) -> Result<Attributes, Error> {
+        Ok(self.inode(nid)?.attributes)
     }
 
     pub(super) fn is_whiteout(&self, nid: Nid) -> Result<bool, Error> {

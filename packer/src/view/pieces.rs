@@ -7,6 +7,7 @@ use dsec_format::chunk::BLOCK_BYTES;
 use dsec_format::extents::Map;
 use dsec_format::{ChunkDigest, LayerDigest};
 
+use crate::content::Ranges;
 use crate::tree::Error;
 
 /// A range of a file and the chunk that holds it.
@@ -40,6 +41,14 @@ impl Piece {
     pub fn file_end(&self) -> u64 {
         self.file_offset + u64::from(self.bytes)
     }
+}
+
+/// Where a file with these pieces, all that it has, has data.
+pub(crate) fn ranges_of(pieces: &[Piece]) -> Ranges {
+    let file_bytes = pieces.last().map_or(0, Piece::file_end);
+    let mut ranges = Ranges::default();
+    pieces.iter().for_each(|piece| ranges.add(piece.file_offset..piece.file_end(), file_bytes));
+    ranges
 }
 
 /// The pieces of one file, in the order of the file. What none covers is a hole.

@@ -8,7 +8,23 @@ use dsec_pack::input::Location;
 use dsec_store::Source;
 use fs_err as fs;
 
-use crate::support::{Lab, Options, find, input, need_root, noise, options, sh};
+use crate::support::{Lab, Options, find, input, need_root, noise, options, run, sh};
+
+/// A file system in memory, unmounted when it goes.
+struct Mounted(std::path::PathBuf);
+
+impl Mounted {
+    fn tmpfs(at: &std::path::Path) -> Self {
+        sh(at, "mount -t tmpfs dsec-test .");
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(&self.0).status();
+    }
+}
 
 #[test]
 fn privileged_every_oddity_is_kept_and_threads_and_level_do_not_matter() {
@@ -86,20 +102,31 @@ fn a_ten_gigabyte_hole_takes_no_time_and_stays() {
     assert_eq!(lab.differences(&built, &tree, &[]), Vec::<String>::new());
 }
 
+const GIB: u64 = 1 << 30;
+const TIB: u64 = 1 << 40;
+
+/// Name, size and places of data.
+const VAST_FILES: [(&str, u64, &[u64]); 4] = [
+    ("a hole", 8 * TIB, &[]),
+    ("8 TiB", 8 * TIB, &[5000, TIB, TIB + 100_000, 8 * TIB - 5]),
+    ("lastlog", 300 * GIB + 292, &[0, 292 * 1000, 292 * 65_534, 292 * 1_000_000_000]),
+    ("touching", 100 * GIB, &[(8 << 20) - 4096, 8 << 20, 50 * GIB]),
+];
+
+fn vast_files(lab: &Lab) -> std::path::PathBuf {
+    let tree = lab.directory("tree");
+    for (name, bytes, places) in VAST_FILES {
+        let file = fs::File::create(tree.join(name)).unwrap();
+        file.set_len(bytes).unwrap();
+        places.iter().for_each(|place| file.file().write_all_at(&name.as_bytes()[..5], *place).unwrap());
+    }
+    tree
+}
+
 #[test]
 fn vast_files_cost_what_their_data_costs() {
     let lab = Lab::new();
-    let tree = lab.directory("tree");
-    let sparse = |name: &str, bytes: u64, places: &[u64]| {
-        let file = fs::File::create(tree.join(name)).unwrap();
-        file.set_len(bytes).unwrap();
-        places.iter().for_each(|place| file.file().write_all_at(name.as_bytes(), *place).unwrap());
-    };
-    let (gib, tib) = (1 << 30, 1 << 40);
-    sparse("a hole", 8 * tib, &[]);
-    sparse("8 TiB", 8 * tib, &[5000, tib, tib + 100_000, 8 * tib - 5]);
-    sparse("lastlog", 300 * gib + 292, &[0, 292 * 1000, 292 * 65_534, 292 * 1_000_000_000]);
-    sparse("touching", 100 * gib, &[(8 << 20) - 4096, 8 << 20, 50 * gib]);
+    let tree = vast_files(&lab);
     let start = Instant::now();
     let built = lab.build(&tree);
     let record = &built.layers[0].record;
@@ -107,21 +134,82 @@ fn vast_files_cost_what_their_data_costs() {
     assert!(start.elapsed().as_secs_f64() < 5.0, "{:?}", start.elapsed());
     assert_eq!(record.data_bytes, 11 * 4096);
     assert!(record.metadata_bytes < 1 << 20, "{}", record.metadata_bytes);
-    assert_eq!(record.logical_bytes, 16 * tib + 400 * gib + 292);
+    assert_eq!(record.logical_bytes, 16 * TIB + 400 * GIB + 292);
     let again = Lab::new().build_with(input(Location::Path(tree.clone())), options()).unwrap();
     assert_eq!(again.image, built.image);
 
     // A hole that was filled with zeros, and data that moved within its piece: both are seen.
     let touched = fs::OpenOptions::new().write(true).open(tree.join("8 TiB")).unwrap();
     let mtime = fs::metadata(tree.join("8 TiB")).unwrap().modified().unwrap();
-    touched.file().write_all_at(&[0; 4096], tib + 8192).unwrap();
+    touched.file().write_all_at(&[0; 4096], TIB + 8192).unwrap();
     touched.file().set_modified(mtime).unwrap();
     let found = lab.differences(&built, &tree, &[]);
     assert!(found.len() == 1 && found[0].starts_with("/8 TiB: holes: "), "{found:?}");
-    touched.file().write_all_at(b"new", tib + 8192).unwrap();
+    touched.file().write_all_at(b"new", TIB + 8192).unwrap();
     touched.file().set_modified(mtime).unwrap();
     let found = lab.differences(&built, &tree, &[]);
     assert!(found.iter().any(|found| found.starts_with("/8 TiB: content: ")), "{found:?}");
+}
+
+#[test]
+fn privileged_fsck_and_the_kernel_take_vast_files() {
+    need_root();
+    let lab = Lab::new();
+    let tree = vast_files(&lab);
+    let built = lab.build(&tree);
+    let digest = built.layers[0].record.digest;
+    let layer = lab.store.read_layer(&digest).unwrap();
+    let map = dsec_format::extents::Map::decode(&layer.extents).unwrap();
+    let (image, device, root) = (lab.path("image"), lab.path("device"), lab.directory("mnt"));
+    fs::write(&image, &layer.metadata).unwrap();
+    let device_file = fs::File::create(&device).unwrap();
+    device_file.set_len(map.device_bytes()).unwrap();
+    let mut chunks = dsec_store::ChunkReader::open(&lab.store, &digest).unwrap();
+    for (index, extent) in map.extents().iter().enumerate() {
+        device_file.file().write_all_at(chunks.read(index).unwrap(), extent.device_offset.get()).unwrap();
+    }
+    let [image, device] = [&image, &device].map(|path| path.to_str().unwrap());
+    run("fsck.erofs", &[&format!("--device={device}"), image]);
+
+    let options = std::ffi::CString::new(format!("device={device}")).unwrap();
+    rustix::mount::mount(image, &root, "erofs", rustix::mount::MountFlags::RDONLY, Some(options.as_c_str())).unwrap();
+    let _mounted = Mounted(root.clone());
+    for (name, bytes, places) in VAST_FILES {
+        let file = fs::File::open(root.join(name)).unwrap();
+        assert_eq!(file.metadata().unwrap().len(), bytes);
+        for place in places {
+            // The neighbourhood too: holes beside data, inside the piece that has it.
+            let start = place.saturating_sub(70_000);
+            let mut read = vec![1; usize::try_from((bytes - start).min(140_000)).unwrap()];
+            let mut expected = read.clone();
+            file.file().read_exact_at(&mut read, start).unwrap();
+            fs::File::open(tree.join(name)).unwrap().file().read_exact_at(&mut expected, start).unwrap();
+            assert!(read == expected, "{name} at {place}");
+        }
+        let first = rustix::fs::seek(&file, rustix::fs::SeekFrom::Data(0));
+        assert_eq!(first.is_ok(), !places.is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn privileged_a_vast_file_that_has_no_room_is_named_before_anything_is_read() {
+    need_root();
+    let lab = Lab::new();
+    let tree = lab.directory("tree");
+    let _mounted = Mounted::tmpfs(&tree);
+    let sparse = |name: &str, places: &[u64]| {
+        let file = fs::File::create(tree.join(name)).unwrap();
+        file.set_len(1 << 62).unwrap();
+        places.iter().for_each(|place| file.file().write_all_at(b"data", *place).unwrap());
+    };
+    sparse("a", &[]);
+    sparse("b", &[1 << 61]);
+    let built = Lab::new().build(&tree);
+    assert_eq!(built.layers[0].record.data_bytes, 4096);
+    sparse("c", &[0]);
+    let (start, refusal) = (Instant::now(), lab.refusal(&tree));
+    assert!(refusal.starts_with("`c` cannot be kept: "), "{refusal}");
+    assert!(start.elapsed().as_secs_f64() < 1.0, "{:?}", start.elapsed());
 }
 
 #[test]
@@ -150,17 +238,12 @@ fn asked_to_stop_it_leaves_no_ref_and_no_temporary_file() {
 #[test]
 fn privileged_another_file_system_is_an_error_unless_it_is_wanted() {
     need_root();
-    struct Mounted(std::path::PathBuf);
-    impl Drop for Mounted {
-        fn drop(&mut self) {
-            let _ = std::process::Command::new("umount").arg(&self.0).status();
-        }
-    }
     let lab = Lab::new();
     let tree = lab.directory("tree");
-    sh(&tree, "mkdir below; mount -t tmpfs dsec-test below; echo x > below/file");
-    let _mounted = Mounted(tree.join("below"));
-    assert_eq!(lab.refusal(&tree), "`below` is on another file system");
+    fs::create_dir(tree.join("below")).unwrap();
+    let _mounted = Mounted::tmpfs(&tree.join("below"));
+    fs::write(tree.join("below/file"), b"x").unwrap();
+    assert_eq!(lab.refusal(&tree), "cannot read /below: it is on another file system");
     let mut crossing = input(Location::Path(tree.clone()));
     crossing.cross_mounts = true;
     let built = lab.build_with(crossing, Options { verify: false, ..options() }).unwrap();

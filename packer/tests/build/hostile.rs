@@ -78,6 +78,17 @@ fn what_contradicts_itself_is_refused() {
                 .end(),
             "the ACL of `a` names \"joe\" without its number; `tar --xattrs --xattrs-include='*'` writes numbers",
         ),
+        (
+            Archive::new()
+                .pax(&[
+                    ("GNU.sparse.name", b"vast"),
+                    ("GNU.sparse.size", b"9223372036854775807"),
+                    ("GNU.sparse.map", b"0,2,4611686018427387904,3"),
+                ])
+                .file("x", b"12345")
+                .end(),
+            "`vast` cannot be kept: with it the file data of the layer takes more than the 16 TiB that a layer addresses",
+        ),
         (sparse(b"0,6"), "the sparse map of `s` is malformed"),
         (sparse(b"4096,3,0,2"), "the sparse map of `s` is malformed"),
         (sparse(b"8190,5"), "the sparse map of `s` is malformed"),

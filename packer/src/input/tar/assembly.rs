@@ -10,7 +10,7 @@ use dsec_erofs::{Attributes, Device, FileType, InodeId, Kind, Timestamp, Tree};
 
 use super::Error;
 use super::entry::{Body, Entry, EntryPath, Place};
-use crate::input;
+use crate::input::{self, Addresses};
 use crate::paths::join;
 
 /// Of a directory that has no member of its own.
@@ -35,6 +35,7 @@ pub(crate) struct Assembly {
     tree: Tree,
     whiteouts: Whiteouts,
     places: Vec<(InodeId, Place)>,
+    addresses: Addresses,
     /// Directories without a member of their own.
     implicit: HashSet<InodeId>,
     /// Hard links whose target has not come.
@@ -60,6 +61,7 @@ impl Assembly {
             tree: Tree::new(IMPLICIT_DIRECTORY).map_err(input::Error::keep(b""))?,
             whiteouts,
             places: Vec::new(),
+            addresses: Addresses::default(),
             implicit: HashSet::from([Tree::ROOT]),
             waiting: BTreeMap::new(),
             hidden: BTreeSet::new(),
@@ -109,7 +111,10 @@ impl Assembly {
         };
         let inode = self.tree.add(entry.attributes, kind).map_err(keep(&entry.path))?;
         self.tree.link(parent, name, inode).map_err(keep(&entry.path))?;
-        if let Body::File { place, .. } = &entry.body {
+        if let Body::File { place, bytes } = &entry.body {
+            if Addresses::is_vast(*bytes) {
+                self.addresses.take(entry.path.as_bytes(), *bytes, place.ranges(*bytes).as_slice())?;
+            }
             // Inodes are numbered in the order in which they are made, so this stays sorted.
             self.places.push((inode, place.clone()));
         }

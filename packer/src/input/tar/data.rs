@@ -56,15 +56,7 @@ struct Member<'a> {
 
 impl<'a> Member<'a> {
     fn new(store: Arc<DataStore>, place: &'a Place, bytes: u64) -> Self {
-        let ranges = match place {
-            Place::Whole { .. } => Ranges::whole(bytes),
-            Place::Pieces(pieces) => {
-                let mut ranges = Ranges::default();
-                pieces.iter().for_each(|piece| ranges.add(piece.file_offset..piece.file_offset + piece.bytes, bytes));
-                ranges
-            }
-        };
-        Self { store, place, ranges }
+        Self { store, place, ranges: place.ranges(bytes) }
     }
 
     fn read_pieces(&self, pieces: &[Piece], buffer: &mut [u8], offset: u64) -> Result<(), Error> {

@@ -3,6 +3,7 @@
 use dsec_erofs::{Attributes, Device};
 
 use super::Error;
+use crate::content::Ranges;
 use crate::paths::Shown;
 
 /// What is in an archive under one path.
@@ -33,6 +34,20 @@ pub(super) enum Place {
     Whole { at: u64 },
     /// These pieces, in order; the rest are holes.
     Pieces(Box<[Piece]>),
+}
+
+impl Place {
+    /// Where a file of `bytes` bytes has data.
+    pub(super) fn ranges(&self, bytes: u64) -> Ranges {
+        match self {
+            Self::Whole { .. } => Ranges::whole(bytes),
+            Self::Pieces(pieces) => {
+                let mut ranges = Ranges::default();
+                pieces.iter().for_each(|piece| ranges.add(piece.file_offset..piece.file_offset + piece.bytes, bytes));
+                ranges
+            }
+        }
+    }
 }
 
 /// A piece of a sparse file.
