@@ -1,6 +1,6 @@
 //! Building an image: from an input to packs, layers, an image and a ref, in this order.
 //!
-//! Each step is durable before the next begins, so an interrupted build leaves objects that nothing names and no ref
+//! Each step is durable before the next begins, so a build that is killed leaves objects that nothing names and no ref
 //! that names something unfinished. The same input gives the same image digest, whatever the number of threads, the
 //! compression level and what the store already has.
 
@@ -105,8 +105,24 @@ pub struct Built {
 /// Builds an image in `store`.
 ///
 /// # Errors
-/// As [`enum@Error`]. The refs of the store are then as they were.
+/// As [`enum@Error`]. The refs of the store are then as they were, and what was stored is removed again, unless others
+/// write to the store: they may rely on it.
 pub fn build(
+    store: &LocalStore,
+    request: &Request,
+    options: Options,
+    monitor: &dyn Monitor,
+    cancel: &Cancel,
+) -> Result<Built, Error> {
+    let mut session = store.session()?;
+    build_in(store, request, options, monitor, cancel).inspect_err(|_| {
+        if let Err(error) = session.give_up() {
+            tracing::warn!(%error, "what a failed build has stored was not removed");
+        }
+    })
+}
+
+fn build_in(
     store: &LocalStore,
     request: &Request,
     options: Options,

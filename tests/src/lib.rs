@@ -4,6 +4,7 @@
 //! package `lab` beside it.
 
 pub mod frozen;
+pub mod mounts;
 pub mod program;
 pub mod proxy;
 pub mod samples;

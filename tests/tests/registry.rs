@@ -15,6 +15,7 @@ use dsec_store::fsck::{self, fsck};
 use dsec_store::remote::Options;
 use dsec_store::transfer::{self, Stats};
 use dsec_store::{Error, LocalStore, RemoteStore, Silent, Source, Store, transfer_ref};
+use dsec_tests::mounts::SmallDisk;
 use dsec_tests::program::{self, Registry};
 use dsec_tests::samples::{self, Sample};
 use fs_err as fs;
@@ -516,32 +517,10 @@ fn a_damaged_ref_is_named_and_the_others_are_listed() {
     assert!(matches!(&error, Error::Refused { status: 500, .. }), "the damage is the registry's own: {error}");
 }
 
-/// A small file system of its own. Unmounted when dropped.
-struct SmallDisk {
-    directory: tempfile::TempDir,
-}
-
-impl SmallDisk {
-    fn new(size: &str) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let options = format!("size={size}");
-        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", &options, "none"]).arg(directory.path()).status();
-        assert!(mount.is_ok_and(|status| status.success()), "this test needs root: a tmpfs cannot be mounted");
-        Self { directory }
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        // Whatever a failed test still holds open: the mount goes away with it.
-        let _ = Command::new("umount").arg("-l").arg(self.directory.path()).status();
-    }
-}
-
 #[test]
 fn privileged_a_full_disk_is_said_and_leaves_nothing_behind() {
     let disk = SmallDisk::new("2m");
-    let path = disk.directory.path().join("s");
+    let path = disk.path().join("s");
     let registry = Registry::start(&path, &[]).unwrap();
     let store = connect(&registry.url());
     let small = Sample::seeded(0, 10, 10_000);
@@ -552,7 +531,7 @@ fn privileged_a_full_disk_is_said_and_leaves_nothing_behind() {
     let pack = &large.packs(scratch.path(), 100 << 20).unwrap()[0];
     assert!(pack.bytes() > 2 << 20);
     let error = store.put_pack(&pack.digest(), pack.path()).unwrap_err();
-    assert!(matches!(error, Error::Full { .. }), "{error:?}");
+    assert!(matches!(error, Error::RegistryFull { .. }), "{error:?}");
     assert!(matches!(store.pack_bytes(&pack.digest()), Err(Error::NotFound { .. })));
     assert_eq!(fs::read_dir(path.join("uploads")).unwrap().count(), 0);
 

@@ -8,6 +8,11 @@ use serde::Serialize;
 use super::exit::Exit;
 use super::failures;
 
+const FULL_HINT: &str = "no ref was changed; free some space, also by `dsec-pack fsck --remove-unnamed` (what failed writers \
+                         have left), and try again";
+const REGISTRY_FULL_HINT: &str = "no ref was changed there; its operator frees space, also by `dsec-pack fsck --remove-unnamed` \
+                                  on its store; then a push goes on with what is missing";
+
 /// An error as `--json` gives it, on standard error.
 #[derive(Debug, Serialize)]
 struct Report<'a> {
@@ -131,7 +136,8 @@ fn classify_store(error: &dsec_store::Error) -> Option<(Exit, Option<&'static st
         Error::Url { .. } => Some((Exit::Usage, None)),
         Error::TooLarge { .. } => Some((Exit::Failure, None)),
         Error::Interrupted => Some((Exit::Interrupted, None)),
-        Error::Full { .. } => Some((Exit::Full, Some("nothing was changed; free some space and try again"))),
+        Error::Full { .. } => Some((Exit::Full, Some(FULL_HINT))),
+        Error::RegistryFull { .. } => Some((Exit::Full, Some(REGISTRY_FULL_HINT))),
     }
 }
 
@@ -139,7 +145,7 @@ fn classify_io(error: &io::Error) -> Option<(Exit, Option<&'static str>)> {
     match error.kind() {
         io::ErrorKind::NotFound => Some((Exit::NotFound, None)),
         io::ErrorKind::PermissionDenied => Some((Exit::Refused, None)),
-        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some((Exit::Full, None)),
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some((Exit::Full, Some(FULL_HINT))),
         _ => None,
     }
 }

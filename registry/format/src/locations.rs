@@ -131,6 +131,54 @@ pub struct Locations {
     pub records: Vec<Record>,
 }
 
+/// What the header of locations says, checked against their size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Head {
+    packs: u32,
+    records: u64,
+    body_digest: BlobDigest,
+}
+
+impl Head {
+    /// Decodes the first [`HEADER_BYTES`] of the locations of `layer`, which have `have_bytes` bytes in all.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn decode(header: &[u8], layer: &LayerDigest, have_bytes: u64) -> Result<Self, Error> {
+        let header: Header = preamble::read(OBJECT, header)?;
+        header.preamble.check(OBJECT, MAGIC)?;
+        if header.layer != *layer {
+            return Err(Error::Layer { found: header.layer });
+        }
+        if header.reserved0.get() != 0 || header.reserved1 != [0; 16] {
+            return Err(preamble::Error::Reserved { object: OBJECT }.into());
+        }
+        let (packs, records) = (header.packs.get(), header.records.get());
+        if stored_bytes(packs, records) != Some(have_bytes) {
+            return Err(Error::Count { packs, records, have_bytes });
+        }
+        Ok(Self { packs, records, body_digest: header.body_digest })
+    }
+
+    /// Number of records.
+    #[must_use]
+    pub fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// Bytes of the pack digests, right after the header.
+    #[must_use]
+    pub fn packs_bytes(&self) -> usize {
+        self.packs as usize * size_of::<PackDigest>()
+    }
+}
+
+/// Bytes of locations with so many packs and records.
+fn stored_bytes(packs: u32, records: u64) -> Option<u64> {
+    let packs_bytes = u64::from(packs) * size_of::<PackDigest>() as u64;
+    records.checked_mul(RECORD_BYTES as u64)?.checked_add(packs_bytes)?.checked_add(HEADER_BYTES as u64)
+}
+
 impl Locations {
     /// The stored form.
     #[must_use]
@@ -155,26 +203,14 @@ impl Locations {
     /// # Errors
     /// The first thing that is wrong.
     pub fn decode(bytes: &[u8], layer: &LayerDigest) -> Result<Self, Error> {
-        let header: Header = preamble::read(OBJECT, bytes)?;
-        header.preamble.check(OBJECT, MAGIC)?;
-        if header.layer != *layer {
-            return Err(Error::Layer { found: header.layer });
-        }
-        if header.reserved0.get() != 0 || header.reserved1 != [0; 16] {
-            return Err(preamble::Error::Reserved { object: OBJECT }.into());
-        }
-        let (packs, records) = (header.packs.get(), header.records.get());
-        let count_error = || Error::Count { packs, records, have_bytes: bytes.len() as u64 };
+        let head = Head::decode(bytes, layer, bytes.len() as u64)?;
         let body = &bytes[HEADER_BYTES..];
-        let need = u64::from(packs) * size_of::<PackDigest>() as u64;
-        let need = records.checked_mul(RECORD_BYTES as u64).and_then(|records| records.checked_add(need));
-        if need != Some(body.len() as u64) {
-            return Err(count_error());
-        }
-        if BlobDigest::of(body) != header.body_digest {
+        if BlobDigest::of(body) != head.body_digest {
             return Err(Error::Digest);
         }
-        let (pack_bytes, record_bytes) = body.split_at(packs as usize * size_of::<PackDigest>());
+        let Head { packs, records, .. } = head;
+        let count_error = || Error::Count { packs, records, have_bytes: bytes.len() as u64 };
+        let (pack_bytes, record_bytes) = body.split_at(head.packs_bytes());
         let pack_digests = <[PackDigest]>::ref_from_bytes(pack_bytes).map_err(|_| count_error())?;
         let record_slice = <[Record]>::ref_from_bytes(record_bytes).map_err(|_| count_error())?;
         check(record_slice, packs)?;

@@ -11,6 +11,7 @@ use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::{get, post};
 use dsec_store::LocalStore;
+use dsec_store::local::unnamed;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::failure::Failure;
@@ -46,6 +47,8 @@ pub struct Limits {
     pub turn: Duration,
     /// Uploads that nothing was added to for so long are removed.
     pub upload_idle: Duration,
+    /// So are packs and layers that nothing names and no client asked for for so long.
+    pub unnamed_idle: Duration,
     /// Longest wait for requests that are under way when the server stops.
     pub grace: Duration,
 }
@@ -65,6 +68,7 @@ impl Default for Limits {
             idle: Duration::from_secs(60),
             turn: Duration::from_secs(20),
             upload_idle: Duration::from_secs(24 * 60 * 60),
+            unnamed_idle: unnamed::GRACE,
             grace: Duration::from_secs(10),
         }
     }

@@ -126,13 +126,15 @@ impl From<Error> for Failure {
                 failure
             }
             Error::TooLarge { .. } => Self::new(StatusCode::PAYLOAD_TOO_LARGE, ErrorKind::TooLarge, error.to_string()),
-            Error::Full { .. } => {
+            error if error.is_full() => {
                 tracing::error!(error = chain(&error), "request failed");
-                Self::new(StatusCode::INSUFFICIENT_STORAGE, ErrorKind::Full, "no space left in this registry")
+                Self::new(StatusCode::INSUFFICIENT_STORAGE, ErrorKind::Full, "no space left on its disk")
             }
             Error::Io(_)
+            | Error::Full { .. }
             | Error::NotAStore { .. }
             | Error::Unreachable { .. }
+            | Error::RegistryFull { .. }
             | Error::Refused { .. }
             | Error::Url { .. }
             | Error::Interrupted => own(&error),

@@ -51,8 +51,13 @@ pub(crate) async fn image(State(app): App, Path(hex): Path<String>, headers: Hea
     send(&app, Object::image(&parse(&hex, ImageDigest::from_hex)?), &headers).await
 }
 
+/// Whether the image is there, whole.
 pub(crate) async fn image_head(State(app): App, Path(hex): Path<String>) -> Answer {
-    head(&app, Object::image(&parse(&hex, ImageDigest::from_hex)?)).await
+    let digest = parse(&hex, ImageDigest::from_hex)?;
+    if !app.blocking(move |store| store.has_image(&digest)).await? {
+        return Ok(StatusCode::NOT_FOUND.into_response());
+    }
+    head(&app, Object::image(&digest)).await
 }
 
 pub(crate) async fn environment(State(app): App, Path(hex): Path<String>, headers: HeaderMap) -> Answer {
@@ -90,7 +95,7 @@ pub(crate) async fn put_layer(State(app): App, Path(hex): Path<String>, body: Bo
         })
         .await?;
     body::drain(body, app.limits.upload_bytes, app.limits.progress, file, |file, bytes| {
-        std::io::Write::write_all(file, bytes).map_err(dsec_store::Error::of_write)
+        std::io::Write::write_all(file, bytes).map_err(dsec_store::Error::Io)
     })
     .await?;
     app.blocking(move |store| store.take_layer(&digest, &scratch.path().join("layer"))).await?;

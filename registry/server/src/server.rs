@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dsec_store::LocalStore;
+use dsec_store::local::unnamed;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
 
 use crate::app::{self, Limits, Shared, Token};
 use crate::connections::{Connections, Seat};
@@ -19,6 +21,10 @@ use crate::stream::Timed;
 
 /// How often abandoned uploads are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(600);
+/// How often, at most, what nothing names is looked for: all locations are read for it.
+const UNNAMED_EVERY: Duration = Duration::from_secs(60 * 60);
+/// After such a time without a push others may know that nobody writes to the store.
+const REST: Duration = Duration::from_secs(600);
 /// Pause after a failed accept (no descriptors left): trying again at once would spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Longest head of a request.
@@ -84,7 +90,10 @@ impl Registry {
     /// Serves until `stop` is done; then lets requests that are under way end, for a while.
     pub async fn serve(self, stop: impl Future<Output = ()>) {
         let limits = self.limits.clone();
-        let sweeper = tokio::spawn(sweep(Arc::clone(&self.store), limits.upload_idle));
+        let sweepers = [
+            tokio::spawn(sweep_uploads(Arc::clone(&self.store), limits.upload_idle)),
+            tokio::spawn(sweep_unnamed(Arc::clone(&self.store), limits.unnamed_idle)),
+        ];
         let router = app::router(Arc::new(Shared::new(self.store, self.token, self.limits)));
         let connections = Connections::new(limits.connections, limits.connections_of_client);
         let graceful = GracefulShutdown::new();
@@ -124,7 +133,7 @@ impl Registry {
             });
         }
         drop(self.listener);
-        sweeper.abort();
+        sweepers.iter().for_each(JoinHandle::abort);
         if tokio::time::timeout(limits.grace, graceful.shutdown()).await.is_err() {
             tracing::warn!("requests were still under way and are cut");
         }
@@ -145,12 +154,30 @@ fn connection(stream: TcpStream, seat: Arc<Seat>, router: axum::Router, limits: 
         .serve_connection(TokioIo::new(stream), Seated { router: TowerToHyperService::new(router), seat })
 }
 
+/// Removes what failed pushes have brought and nothing names, now and again.
+async fn sweep_unnamed(store: Arc<LocalStore>, idle: Duration) {
+    let rule = unnamed::Rule { older_than: Some(idle), ..unnamed::Rule::default() };
+    loop {
+        tokio::time::sleep(idle.clamp(Duration::from_secs(1), UNNAMED_EVERY)).await;
+        let (store, rule) = (Arc::clone(&store), rule.clone());
+        let swept = tokio::task::spawn_blocking(move || store.remove_unnamed(&rule, true));
+        match swept.await {
+            Ok(Ok(_)) => {}
+            Ok(Err(error)) => tracing::warn!(%error, "what nothing names could not be removed"),
+            Err(error) => tracing::warn!(%error, "what nothing names could not be removed"),
+        }
+    }
+}
+
 /// Removes abandoned uploads, now and again.
-async fn sweep(store: Arc<LocalStore>, idle: Duration) {
+async fn sweep_uploads(store: Arc<LocalStore>, idle: Duration) {
     loop {
         let store = Arc::clone(&store);
-        let swept = tokio::task::spawn_blocking(move || store.idle_uploads(idle, true)).await;
-        match swept {
+        let swept = tokio::task::spawn_blocking(move || {
+            store.rest(REST);
+            store.idle_uploads(idle, true)
+        });
+        match swept.await {
             Ok(Ok(uploads)) => {
                 for (id, bytes) in uploads {
                     tracing::info!(%id, bytes, "removed an abandoned upload");

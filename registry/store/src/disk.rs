@@ -47,7 +47,7 @@ pub type Hook = Arc<dyn Fn(Step, &Path) -> io::Result<()> + Send + Sync>;
 
 /// Which file a name was given to. A name that was given anew must be made durable anew.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Stamp {
+pub(crate) struct Stamp {
     device: u64,
     inode: u64,
     /// When its inode was changed, which renaming does too, in seconds and nanoseconds; zero for a directory.
@@ -55,7 +55,7 @@ struct Stamp {
 }
 
 impl Stamp {
-    fn of(metadata: &std::fs::Metadata) -> Self {
+    pub(crate) fn of(metadata: &std::fs::Metadata) -> Self {
         let changed = if metadata.is_dir() { (0, 0) } else { (metadata.ctime(), metadata.ctime_nsec()) };
         Self { device: metadata.dev(), inode: metadata.ino(), changed }
     }
@@ -232,6 +232,15 @@ fn parent(path: &Path) -> io::Result<&Path> {
     }
 }
 
+/// How a lock is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    /// With all others who share it.
+    Shared,
+    /// By nobody else.
+    Alone,
+}
+
 /// A lock that is held until it is dropped, or its process ends.
 #[derive(Debug)]
 pub(crate) struct Lock {
@@ -240,10 +249,10 @@ pub(crate) struct Lock {
 
 impl Lock {
     /// Takes a lock, waiting for it up to [`LOCK_DEADLINE`].
-    pub(crate) fn take(path: &Path) -> io::Result<Self> {
+    pub(crate) fn take(path: &Path, access: Access) -> io::Result<Self> {
         let deadline = Instant::now() + LOCK_DEADLINE;
         loop {
-            if let Some(lock) = Self::try_take(path)? {
+            if let Some(lock) = Self::try_take(path, access)? {
                 return Ok(lock);
             }
             if Instant::now() >= deadline {
@@ -254,11 +263,15 @@ impl Lock {
         }
     }
 
-    /// Takes a lock unless somebody holds it.
-    pub(crate) fn try_take(path: &Path) -> io::Result<Option<Self>> {
+    /// Takes a lock unless somebody holds it in a way that excludes this one.
+    pub(crate) fn try_take(path: &Path, access: Access) -> io::Result<Option<Self>> {
         // Open for writing: on NFS an exclusive lock needs it.
         let file = fs::OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
-        match file.file().try_lock() {
+        let taken = match access {
+            Access::Shared => file.file().try_lock_shared(),
+            Access::Alone => file.file().try_lock(),
+        };
+        match taken {
             Ok(()) => Ok(Some(Self { _file: file })),
             Err(std::fs::TryLockError::WouldBlock) => Ok(None),
             Err(std::fs::TryLockError::Error(error)) => {
@@ -290,9 +303,13 @@ mod tests {
     fn a_lock_excludes_until_it_is_dropped() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("lock");
-        let held = Lock::take(&path).unwrap();
-        assert!(Lock::try_take(&path).unwrap().is_none());
+        let is_free = |access| Lock::try_take(&path, access).unwrap().is_some();
+        let held = Lock::take(&path, Access::Alone).unwrap();
+        assert!(!is_free(Access::Alone) && !is_free(Access::Shared));
         drop(held);
-        assert!(Lock::try_take(&path).unwrap().is_some());
+        assert!(is_free(Access::Alone));
+        let shared = Lock::take(&path, Access::Shared).unwrap();
+        assert!(!is_free(Access::Alone) && is_free(Access::Shared));
+        drop(shared);
     }
 }

@@ -88,19 +88,40 @@ pub enum Error {
     /// The caller's [`crate::Monitor`] asked to stop.
     #[error("interrupted")]
     Interrupted,
-    /// The store is full.
-    #[error("no space left in {store}")]
+    /// The disk of a local store is full.
+    #[error("no space left on the disk of store {store}")]
     Full {
         /// The store's description.
         store: String,
     },
+    /// A registry has no room.
+    #[error("registry {store} is full: {message}")]
+    RegistryFull {
+        /// Its URL.
+        store: String,
+        /// What it said.
+        message: String,
+    },
 }
 
 impl Error {
-    /// The error for a write that failed: [`Error::Full`] when that is why.
+    /// Whether a disk of this machine is full, be it that of a store or of temporary files.
     #[must_use]
-    pub fn of_write(error: std::io::Error) -> Self {
-        if is_full(&error) { Self::Full { store: error.to_string() } } else { Self::Io(error) }
+    pub fn is_full(&self) -> bool {
+        match self {
+            Self::Full { .. } => true,
+            Self::Io(error) => is_full(error),
+            Self::NotFound { .. }
+            | Self::Damaged { .. }
+            | Self::Conflict { .. }
+            | Self::NotAStore { .. }
+            | Self::Url { .. }
+            | Self::Unreachable { .. }
+            | Self::Refused { .. }
+            | Self::TooLarge { .. }
+            | Self::Interrupted
+            | Self::RegistryFull { .. } => false,
+        }
     }
 }
 

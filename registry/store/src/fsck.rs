@@ -75,6 +75,7 @@ pub fn fsck(store: &LocalStore, options: &Options, monitor: &dyn Monitor) -> Res
         }
     }
     check.orphans(&locations, &layers);
+    check.unnamed(&locations, &packs);
     let mut good_images = HashSet::new();
     let mut used_layers = HashSet::new();
     for digest in &images {
@@ -285,6 +286,19 @@ impl Check<'_> {
             let path = self.path(Object { kind: Kind::Locations, digest: *digest });
             let bytes = fs::metadata(&path).map_or(0, |metadata| metadata.len());
             self.find(Finding::Leftover { path, bytes });
+        }
+    }
+
+    /// Counts packs that no locations name.
+    fn unnamed(&mut self, locations: &[[u8; 32]], packs: &[[u8; 32]]) {
+        // What cannot be read is a finding elsewhere.
+        let of_layer = |digest: &[u8; 32]| self.store.packs_of(&LayerDigest::from_bytes(*digest)).unwrap_or_default();
+        let named: HashSet<PackDigest> = locations.iter().flat_map(of_layer).collect();
+        for digest in
+            packs.iter().map(|digest| PackDigest::from_bytes(*digest)).filter(|digest| !named.contains(digest))
+        {
+            self.report.unnamed_packs += 1;
+            self.report.unnamed_bytes += self.store.pack_bytes(&digest).unwrap_or_default();
         }
     }
 

@@ -25,5 +25,5 @@ pub use local::LocalStore;
 pub use monitor::{Monitor, Silent, Stage};
 pub use remote::RemoteStore;
 pub use scratch::{Leftover, Scratch};
-pub use source::{Source, Store};
+pub use source::{Session, Source, Store};
 pub use transfer::{transfer, transfer_ref};

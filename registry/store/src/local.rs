@@ -6,8 +6,10 @@
 
 mod read;
 mod refs;
+pub mod unnamed;
 pub mod upload;
 mod write;
+mod writers;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,6 +33,7 @@ pub struct LocalStore {
     index: Index,
     owned: OnceLock<Arc<Owned>>,
     making_owned: Mutex<()>,
+    writers: writers::Writers,
 }
 
 impl LocalStore {
@@ -81,6 +84,7 @@ impl LocalStore {
             index: Index::new(path),
             owned: OnceLock::new(),
             making_owned: Mutex::new(()),
+            writers: writers::Writers::default(),
         };
         match scratch::sweep(path, true) {
             Ok(swept) => {
@@ -152,6 +156,7 @@ impl LocalStore {
         Ok(self.disk.settle(&[self.object_path(object)]).map_err(|error| self.io(error))?.is_none())
     }
 
+    /// The error for an operation on a file of this store that failed: [`Error::Full`] when that is why.
     fn io(&self, error: io::Error) -> Error {
         if is_full(&error) { Error::Full { store: self.root.display().to_string() } } else { Error::Io(error) }
     }

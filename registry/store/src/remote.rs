@@ -32,7 +32,8 @@ use reqwest::{Method, Url};
 use crate::error::{Damage, Error, Result};
 use crate::layer::{self, MAX_IN_MEMORY_BYTES};
 use crate::layout::Object;
-use crate::source::{Source, Store};
+use crate::local::unnamed::Unnamed;
+use crate::source::{Session, Source, Store};
 use http::{Call, Failure, Http};
 
 /// Deadlines and sizes of a [`RemoteStore`].
@@ -223,7 +224,20 @@ impl Source for RemoteStore {
     }
 }
 
+/// The registry's own keeper removes what nothing names.
+struct RemoteSession;
+
+impl Session for RemoteSession {
+    fn give_up(&mut self) -> Result<Unnamed> {
+        Ok(Unnamed::in_use())
+    }
+}
+
 impl Store for RemoteStore {
+    fn session(&self) -> Result<Box<dyn Session + '_>> {
+        Ok(Box::new(RemoteSession))
+    }
+
     fn missing_chunks(&self, chunks: &[ChunkDigest]) -> Result<Vec<ChunkDigest>> {
         let mut missing = Vec::new();
         for asked in chunks.chunks(MAX_QUERY_CHUNKS) {

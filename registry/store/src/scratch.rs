@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use fs_err as fs;
 
-use crate::disk::{Disk, Lock};
+use crate::disk::{Access, Disk, Lock};
 use crate::layout::{LOCKS, OWNER_LOCK, TMP};
 
 /// Guards making a directory and its lock against a sweeper that sees the one without the other.
@@ -29,9 +29,9 @@ impl Owned {
         let (locks, tmp) = (root.join(LOCKS), root.join(TMP));
         disk.make_directories(&locks)?;
         disk.make_directories(&tmp)?;
-        let _sweep = Lock::take(&locks.join(SWEEP_LOCK))?;
+        let _sweep = Lock::take(&locks.join(SWEEP_LOCK), Access::Alone)?;
         let directory = tempfile::Builder::new().prefix(&format!("{}-", std::process::id())).tempdir_in(&tmp)?;
-        let lock = Lock::take(&directory.path().join(OWNER_LOCK))?;
+        let lock = Lock::take(&directory.path().join(OWNER_LOCK), Access::Alone)?;
         Ok(Self { directory, _lock: lock })
     }
 
@@ -85,7 +85,7 @@ pub(crate) fn sweep(root: &Path, remove: bool) -> io::Result<Vec<Leftover>> {
     if entries.is_empty() {
         return Ok(leftovers);
     }
-    let _sweep = Lock::take(&root.join(LOCKS).join(SWEEP_LOCK))?;
+    let _sweep = Lock::take(&root.join(LOCKS).join(SWEEP_LOCK), Access::Alone)?;
     for entry in entries {
         match sweep_one(&entry.path(), remove) {
             // Its owner ended meanwhile and removed it.
@@ -112,7 +112,7 @@ fn sweep_one(path: &Path, remove: bool) -> io::Result<Option<Leftover>> {
 fn owner_lives(path: &Path) -> io::Result<bool> {
     let lock = path.join(OWNER_LOCK);
     // Without a lock file: its maker died between the two, since we hold the sweep lock.
-    Ok(lock.exists() && Lock::try_take(&lock)?.is_none())
+    Ok(lock.exists() && Lock::try_take(&lock, Access::Alone)?.is_none())
 }
 
 fn tree_bytes(path: &Path) -> io::Result<u64> {

@@ -15,6 +15,7 @@ use dsec_format::refs::{Ref, RefName, Target};
 use dsec_format::{ChunkDigest, EnvironmentDigest, ImageDigest, LayerDigest, PackDigest};
 
 use crate::error::Result;
+use crate::local::unnamed::Unnamed;
 use crate::pack::FinishedPack;
 
 /// Something images can be read from.
@@ -88,6 +89,12 @@ pub trait Source: Send + Sync {
 /// The order of a push is: packs, layers, image, ref. A store refuses an object whose parts it lacks, so whatever it
 /// lists is whole.
 pub trait Store: Source {
+    /// Begins to bring something: for whoever may have to give it up.
+    ///
+    /// # Errors
+    /// The store's failure.
+    fn session(&self) -> Result<Box<dyn Session + '_>>;
+
     /// Those of `chunks` that the store lacks, in the same order.
     ///
     /// # Errors
@@ -151,4 +158,14 @@ pub trait Store: Source {
     /// # Errors
     /// As [`Store::set_ref`].
     fn remove_ref(&self, name: &RefName, expected: Expected) -> Result<()>;
+}
+
+/// A piece of work that brings objects to a store.
+pub trait Session {
+    /// The work has failed: removes what it has brought and nothing names, unless others write to the store, who may rely
+    /// on it. A registry does that by itself, in time.
+    ///
+    /// # Errors
+    /// The store's failure; some of it may be removed then.
+    fn give_up(&mut self) -> Result<Unnamed>;
 }

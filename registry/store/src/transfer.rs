@@ -106,11 +106,22 @@ pub fn transfer(
     monitor: &dyn Monitor,
 ) -> Result<Stats> {
     let (start, before) = (Instant::now(), from.requests() + to.requests());
+    let mut session = to.session()?;
     let mut transfer = Transfer { from, to, options, monitor, stats: Stats::default() };
-    match target {
-        Target::Image(digest) => transfer.image(&digest)?,
-        Target::Environment(digest) => transfer.environment(&digest)?,
+    let moved = match target {
+        Target::Image(digest) => transfer.image(&digest),
+        Target::Environment(digest) => transfer.environment(&digest),
+    };
+    if let Err(error) = moved {
+        // What has arrived is for the next try, unless it is what leaves no room for that.
+        if error.is_full()
+            && let Err(error) = session.give_up()
+        {
+            tracing::warn!(%error, "what a failed transfer has brought was not removed");
+        }
+        return Err(error);
     }
+    drop(session);
     let mut stats = transfer.stats;
     stats.elapsed_ms = elapsed_ms(start);
     stats.requests = from.requests() + to.requests() - before;

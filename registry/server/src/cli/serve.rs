@@ -59,6 +59,9 @@ pub(crate) struct Serve {
     /// Remove an upload that nothing was added to for so long
     #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().upload_idle.as_secs(), value_parser = clap::value_parser!(u64).range(1..))]
     upload_idle_secs: u64,
+    /// Remove what failed pushes have brought when nothing names it and no client asked for it for so long
+    #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().unnamed_idle.as_secs(), value_parser = clap::value_parser!(u64).range(2..))]
+    unnamed_idle_secs: u64,
 }
 
 fn positive(text: &str) -> Result<usize, String> {
@@ -88,6 +91,7 @@ impl Serve {
             unfinished_bytes: self.max_unfinished_bytes,
             progress: Duration::from_secs(self.client_timeout_secs),
             upload_idle: Duration::from_secs(self.upload_idle_secs),
+            unnamed_idle: Duration::from_secs(self.unnamed_idle_secs),
             ..Limits::default()
         };
         raise_open_files()?;

@@ -145,6 +145,10 @@ pub struct Report {
     pub packs: u64,
     /// Layers that no image names: what a push that was cut short has brought.
     pub unreferenced_layers: u64,
+    /// Packs that no layer's locations name: brought by a writer that failed, or is still at work.
+    pub unnamed_packs: u64,
+    /// Bytes of those.
+    pub unnamed_bytes: u64,
     /// Unfinished uploads. They may still be going on.
     pub uploads: u64,
     /// Bytes of unfinished uploads.

@@ -13,7 +13,7 @@ use dsec_format::refs::{Ref, RefName, Target};
 use fs_err as fs;
 
 use super::LocalStore;
-use crate::disk::Lock;
+use crate::disk::{Access, Lock};
 use crate::error::{Damage, Error, Result};
 use crate::layout::{LOCKS, REFS, TAG_PREFIX, ref_path};
 
@@ -113,7 +113,7 @@ impl LocalStore {
         let locks = self.root.join(LOCKS);
         self.disk.make_directories(&locks).map_err(|error| self.io(error))?;
         let scratch = self.scratch()?;
-        let _lock = Lock::take(&locks.join(REFS_LOCK)).map_err(|error| self.io(error))?;
+        let _lock = Lock::take(&locks.join(REFS_LOCK), Access::Alone).map_err(|error| self.io(error))?;
         let path = ref_path(&self.root, name);
         let present = self.ref_or_none(name)?;
         if let Err(conflict) = check_expected(name, present.as_ref(), expected) {

@@ -24,7 +24,7 @@ use crate::index::Refresh;
 use crate::layer;
 use crate::layout::Object;
 use crate::pack::{self, FinishedPack, ReadError};
-use crate::source::Store;
+use crate::source::{Session, Source, Store};
 
 /// Chunks that are looked up at a time: some 20 MiB.
 const LOOK_UP_CHUNKS: usize = 1 << 18;
@@ -54,6 +54,8 @@ impl LocalStore {
 
     fn publish_pack(&self, digest: &PackDigest, file: &Path, tables: Arc<Tables>) -> Result<()> {
         let path = self.object_path(Object::pack(digest));
+        self.join_writers()?;
+        let _naming = self.naming()?;
         self.disk.publish(file, &path).map_err(|error| self.io(error))?;
         self.index.forget_tables(digest);
         self.index.add(*digest, tables);
@@ -73,8 +75,9 @@ impl LocalStore {
             source: damage,
         };
         let map = Map::decode(&extents).map_err(|error| damaged(error.into()))?;
-        let locations = self.locations_of(map)?;
-        self.settle_packs(&locations.packs)?;
+        self.join_writers()?;
+        let _naming = self.naming()?;
+        let locations = self.settled_locations_of(map)?;
         let scratch = self.scratch()?;
         let temporary = scratch.path().join("locations");
         let publish = || -> io::Result<()> {
@@ -122,15 +125,17 @@ impl LocalStore {
         Ok(Locations { packs: packs.list, records })
     }
 
-    /// Makes packs durable that other writers may have brought.
-    fn settle_packs(&self, packs: &[PackDigest]) -> Result<()> {
-        let paths: Vec<_> = packs.iter().map(|pack| self.object_path(Object::pack(pack))).collect();
-        let Some(lost) = self.disk.settle(&paths).map_err(|error| self.io(error))? else { return Ok(()) };
-        let pack = packs.iter().zip(&paths).find(|(_, path)| **path == lost).map(|(pack, _)| pack);
-        let pack = pack.expect("the path is one of those");
-        // Its chunks are missing from now on.
-        self.index.forget_tables(pack);
-        Err(self.not_found(Object::pack(pack)))
+    /// As [`LocalStore::locations_of`], in packs that are durable, whoever has brought them.
+    fn settled_locations_of(&self, map: Map<'_>) -> Result<Locations> {
+        loop {
+            let locations = self.locations_of(map)?;
+            let paths: Vec<_> = locations.packs.iter().map(|pack| self.object_path(Object::pack(pack))).collect();
+            let settled = self.disk.settle(&paths).map_err(|error| self.io(error))?;
+            let Some(lost) = settled else { return Ok(locations) };
+            let pack = locations.packs.iter().zip(&paths).find(|(_, path)| **path == lost).map(|(pack, _)| pack);
+            // It was removed since it was indexed. Its chunks may lie elsewhere as well, or are missing from now on.
+            self.index.forget_tables(pack.expect("the path is one of those"));
+        }
     }
 
     fn chunk_not_found(&self, chunk: &ChunkDigest) -> Error {
@@ -178,17 +183,58 @@ impl Packs {
 
 impl Store for LocalStore {
     fn missing_chunks(&self, chunks: &[ChunkDigest]) -> Result<Vec<ChunkDigest>> {
+        self.join_writers()?;
         self.index.refresh(Refresh::Changed).map_err(|error| self.io(error))?;
-        let found = self.index.find_many(chunks).map_err(|error| self.io(error))?;
+        let mut found = self.index.find_many(chunks).map_err(|error| self.io(error))?;
+        // The writer does not bring what it is told is there; a pack may have been removed since it was indexed.
+        loop {
+            let gone = self.rely_on(&found.iter().flatten().map(|(pack, _)| *pack).collect())?;
+            if gone.is_empty() {
+                break;
+            }
+            gone.iter().for_each(|pack| self.index.forget_tables(pack));
+            found = self.index.find_many(chunks).map_err(|error| self.io(error))?;
+        }
         Ok(chunks.iter().zip(found).filter(|(_, found)| found.is_none()).map(|(chunk, _)| *chunk).collect())
     }
 
     fn has_layer(&self, digest: &LayerDigest) -> Result<bool> {
-        Ok(self.settled(Object::layer(digest))? && self.settled(Object::locations(digest))?)
+        self.join_writers()?;
+        let _naming = self.naming()?;
+        for object in [Object::layer(digest), Object::locations(digest)] {
+            if !self.rely_on_object(object)? || !self.settled(object)? {
+                return Ok(false);
+            }
+        }
+        // Packs that fsck has set aside are missing, and with them what layers need of them.
+        let packs = match self.packs_of(digest) {
+            Ok(packs) => packs,
+            Err(Error::Damaged { .. } | Error::NotFound { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let paths: Vec<_> = packs.iter().map(|pack| self.object_path(Object::pack(pack))).collect();
+        Ok(self.disk.settle(&paths).map_err(|error| self.io(error))?.is_none())
     }
 
     fn has_image(&self, digest: &ImageDigest) -> Result<bool> {
-        self.settled(Object::image(digest))
+        if !self.settled(Object::image(digest))? {
+            return Ok(false);
+        }
+        let image = match self.read_image(digest) {
+            Ok(image) => image,
+            Err(Error::Damaged { .. } | Error::NotFound { .. }) => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        for layer in &image.layers {
+            if !self.has_layer(&layer.digest)? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn session(&self) -> Result<Box<dyn Session + '_>> {
+        Ok(Box::new(self.begin_session()?))
     }
 
     fn put_pack(&self, digest: &PackDigest, file: &Path) -> Result<()> {
@@ -218,6 +264,8 @@ impl Store for LocalStore {
         let object = Object::image(&digest);
         // What could not be read back is refused.
         Image::decode(&bytes, &digest).map_err(|error| self.damaged(object, error))?;
+        self.join_writers()?;
+        let _naming = self.naming()?;
         for layer in &image.layers {
             if !self.has_layer(&layer.digest)? {
                 return Err(self.not_found(Object::layer(&layer.digest)));

@@ -393,7 +393,10 @@ impl Answer<'_> {
         match (status.as_u16(), object, &self.call.name, present) {
             (404, Some(object), _, _) if is(ErrorKind::NotFound) => Error::NotFound { object, store: store.to_owned() },
             (409, _, Some(name), Some(present)) => Error::Conflict { name: name.clone(), present },
-            (507, ..) => Error::Full { store: store.to_owned() },
+            (507, ..) => {
+                let message = told.map_or_else(|| first_line(body), |told| told.message);
+                Error::RegistryFull { store: store.to_owned(), message: message.chars().take(MESSAGE_CHARS).collect() }
+            }
             (status, ..) => {
                 let message = told.map_or_else(|| first_line(body), |told| told.message);
                 let message = message.chars().take(MESSAGE_CHARS).collect();
