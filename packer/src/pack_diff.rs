@@ -166,7 +166,7 @@ fn compare_with(
     cancel: &Cancel,
 ) -> Result<(), Error> {
     let layers = Layers::load(store, [layer]).map_err(Box::new).map_err(Error::Layer)?;
-    let changeset = View::changeset(&layers).map_err(Box::new).map_err(Error::Layer)?;
+    let changeset = View::changeset(&layers);
     let chunks = ChunkReader::new(store, [layer]);
     monitor.begin(Stage::Verify, None);
     let options = compare::Options { chunks: &chunks, monitor, cancel, ignore: &[] };

@@ -99,7 +99,7 @@ impl<'a> Lowers<'a> {
                 self.layers.get_or_init(|| layers)
             }
         };
-        View::merged(layers)
+        Ok(View::merged(layers))
     }
 }
 

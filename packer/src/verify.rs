@@ -205,8 +205,8 @@ impl Verification<'_> {
 
     /// Every byte of every file is in a chunk, and every piece is a whole one.
     fn data(&mut self, digest: &LayerDigest, layer: Layer) -> Result<(), Error> {
-        let layers = Layers::of(vec![layer]);
-        let view = View::changeset(&layers).map_err(Box::new).map_err(Error::Image)?;
+        let layers = Layers::of(layer).map_err(Box::new).map_err(Error::Image)?;
+        let view = View::changeset(&layers);
         let mut wrong = Vec::new();
         let cancel = self.cancel;
         walk(&view, &mut |path, handle| {
@@ -273,7 +273,7 @@ pub fn verify_against(
 ) -> Result<Totals, Error> {
     let digests = || image.layers.iter().map(|layer| layer.digest);
     let layers = Layers::load(source, digests()).map_err(Box::new).map_err(Error::Image)?;
-    let view = View::merged(&layers).map_err(Box::new).map_err(Error::Image)?;
+    let view = View::merged(&layers);
     let failed = |source| Error::Directory { path: directory.to_owned(), source: Box::new(source) };
     let directory = Directory::open(directory).map_err(failed)?;
     let chunks = ChunkReader::new(source, digests());

@@ -20,7 +20,7 @@ pub use pieces::{Piece, Pieces};
 use dsec_erofs::{Attributes, FileType, Nid};
 
 use crate::tree::{Content, Error, FileTree, Node, Xattrs};
-use layers::LayerView;
+use layers::Opened;
 
 /// Prefix of overlay's own xattrs in a layer.
 pub(crate) const OVERLAY_PREFIX: &[u8] = b"trusted.overlay.";
@@ -32,7 +32,7 @@ pub(crate) const OPAQUE: &[u8] = b"opaque";
 /// One layer's part of an inode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct LayerInode {
-    /// Index in `View::layers`, the topmost layer being 0.
+    /// Index in `View::layers`.
     layer: usize,
     nid: Nid,
 }
@@ -47,9 +47,10 @@ pub struct Handle {
 }
 
 /// See the [module](self).
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
-    layers: Vec<LayerView<'a>>,
+    /// The base first.
+    layers: &'a [Opened],
     /// Whether whiteouts, opaque directories and overlay's xattrs are interpreted.
     merged: bool,
 }
@@ -64,21 +65,16 @@ enum Found {
 
 impl<'a> View<'a> {
     /// What a mount of all layers shows.
-    ///
-    /// # Errors
-    /// A layer is malformed.
-    pub fn merged(layers: &'a Layers) -> Result<Self, Error> {
-        Ok(Self { layers: layers.open()?, merged: true })
+    #[must_use]
+    pub fn merged(layers: &'a Layers) -> Self {
+        Self { layers: layers.as_slice(), merged: true }
     }
 
     /// The topmost layer alone, as it is stored.
-    ///
-    /// # Errors
-    /// The layer is malformed.
-    pub fn changeset(layers: &'a Layers) -> Result<Self, Error> {
-        let mut opened = layers.open()?;
-        opened.truncate(1);
-        Ok(Self { layers: opened, merged: false })
+    #[must_use]
+    pub fn changeset(layers: &'a Layers) -> Self {
+        let layers = layers.as_slice();
+        Self { layers: &layers[layers.len().saturating_sub(1)..], merged: false }
     }
 
     /// What is at a path of names with slashes between them, seen from the root; no symlink is followed.
@@ -128,7 +124,7 @@ impl<'a> View<'a> {
     /// The layer is malformed.
     pub fn pieces(&self, handle: &Handle) -> Result<Pieces<'a>, Error> {
         let layer = &self.layers[handle.top.layer];
-        Ok(Pieces::new(self.layer_index(handle.top), layer.digest, layer.map, layer.segments(handle.top.nid)?))
+        Ok(Pieces::new(handle.top.layer, layer.digest, layer.map()?, layer.segments(handle.top.nid)?))
     }
 
     fn find_in(&self, directory: LayerInode, name: &[u8]) -> Result<Found, Error> {
@@ -151,10 +147,6 @@ impl<'a> View<'a> {
         names.sort_unstable();
         names.dedup();
         Ok(names)
-    }
-
-    fn layer_index(&self, inode: LayerInode) -> usize {
-        self.layers.len() - 1 - inode.layer
     }
 
     /// Whether the image has the layer's directory at a handle opaque: for explaining and for tests.
@@ -197,8 +189,8 @@ impl FileTree for View<'_> {
 
     fn root(&self) -> Result<Handle, Error> {
         // Overlay merges the roots of all layers, opaque or not.
-        let inode = |(layer, view): (usize, &LayerView<'_>)| LayerInode { layer, nid: view.root() };
-        let mut inodes = self.layers.iter().enumerate().map(inode);
+        let inode = |(layer, opened): (usize, &Opened)| LayerInode { layer, nid: opened.root() };
+        let mut inodes = self.layers.iter().enumerate().rev().map(inode);
         let top = inodes.next().ok_or_else(|| Error::io("find the root of no layers")(rustix::io::Errno::NOENT))?;
         Ok(Handle { top, below: inodes.collect() })
     }
@@ -232,7 +224,7 @@ impl FileTree for View<'_> {
         if self.merged {
             node.xattrs = shown_by_overlay(node.xattrs);
         }
-        node.links = node.links.map(|_| (1, self.layer_index(inode) as u64, inode.nid.0));
+        node.links = node.links.map(|_| (1, inode.layer as u64, inode.nid.0));
         Ok(node)
     }
 

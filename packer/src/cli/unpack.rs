@@ -61,7 +61,7 @@ impl Unpack {
         let (digest, image) = images::find(&store, &self.image)?;
         let digests = || image.layers.iter().map(|layer| layer.digest);
         let layers = Layers::load(&store, digests())?;
-        let view = View::merged(&layers)?;
+        let view = View::merged(&layers);
         let chunks = ChunkReader::new(&store, digests());
         let owners = if self.no_same_owner { Owners::Own } else { Owners::Same };
         let directory = std::path::absolute(&self.directory)?;

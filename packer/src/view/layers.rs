@@ -10,21 +10,22 @@ use super::{OPAQUE, OVERLAY_PREFIX};
 use crate::tree::{Error, Kind, Node};
 
 /// The metadata and extent maps of one image that are held in memory have no more bytes in all, whatever its layers
-/// state: those of some 20 million files.
+/// state: those of some 20 million files. While a layer is read, its stored form is there as well.
 pub const MAX_PLAIN_BYTES: u64 = 2 << 30;
 
 /// Layers, the base first, each with its plain metadata and extent map in memory: some 100 bytes an inode and 48 bytes
-/// a chunk, at most [`MAX_PLAIN_BYTES`]. Their digests and the structure of their metadata have been checked.
+/// a chunk, at most [`MAX_PLAIN_BYTES`]. Their digests, the structure of their metadata and every entry of their extent
+/// maps have been checked, once.
 #[derive(Debug)]
 pub struct Layers {
-    layers: Vec<(LayerDigest, Layer)>,
+    layers: Vec<Opened>,
 }
 
 impl Layers {
     /// Reads layers from a store.
     ///
     /// # Errors
-    /// The store's: a layer is missing or damaged. [`Error::Unsound`] and [`Error::TooLarge`].
+    /// The store's: a layer is missing or damaged. [`Error::Unsound`], [`Error::Extents`] and [`Error::TooLarge`].
     pub fn load(source: &dyn Source, digests: impl IntoIterator<Item = LayerDigest>) -> Result<Self, Error> {
         let digests: Vec<LayerDigest> = digests.into_iter().collect();
         let mut have_bytes = 0_u64;
@@ -34,29 +35,25 @@ impl Layers {
                 return Err(Error::TooLarge { layer: *digest, have_bytes });
             }
         }
-        let mut layers = Vec::new();
+        let mut layers = Vec::with_capacity(digests.len());
         for digest in digests {
             let layer = source.read_layer(&digest)?;
             dsec_erofs::check(&layer.metadata).map_err(|source| Error::Unsound { layer: digest, source })?;
-            layers.push((digest, layer));
+            layers.push(Opened::new(digest, layer)?);
         }
         Ok(Self { layers })
     }
 
-    /// Layers that are in memory already, and have been checked.
-    #[must_use]
-    pub fn of(layers: Vec<Layer>) -> Self {
-        Self { layers: layers.into_iter().map(|layer| (layer.digest(), layer)).collect() }
+    /// One layer that is in memory already, and whose metadata has been checked.
+    ///
+    /// # Errors
+    /// [`Error::Layer`], [`Error::Extents`].
+    pub fn of(layer: Layer) -> Result<Self, Error> {
+        Ok(Self { layers: vec![Opened::new(layer.digest(), layer)?] })
     }
 
-    /// The layers, the base first.
-    pub fn iter(&self) -> impl ExactSizeIterator<Item = (&LayerDigest, &Layer)> {
-        self.layers.iter().map(|(digest, layer)| (digest, layer))
-    }
-
-    /// All of them, opened, the topmost first: the order in which they are looked at.
-    pub(super) fn open(&self) -> Result<Vec<LayerView<'_>>, Error> {
-        self.layers.iter().rev().map(|(digest, layer)| LayerView::open(*digest, layer)).collect()
+    pub(super) fn as_slice(&self) -> &[Opened] {
+        &self.layers
     }
 }
 
@@ -70,18 +67,22 @@ fn plain_bytes(source: &dyn Source, digest: &LayerDigest) -> Result<u64, Error> 
 
 /// One layer, ready to be looked at.
 #[derive(Debug)]
-pub(super) struct LayerView<'a> {
+pub(super) struct Opened {
     pub(super) digest: LayerDigest,
-    pub(super) map: Map<'a>,
-    metadata: Metadata<&'a [u8]>,
+    metadata: Metadata<Vec<u8>>,
+    extents: Vec<u8>,
 }
 
-impl<'a> LayerView<'a> {
-    fn open(digest: LayerDigest, layer: &'a Layer) -> Result<Self, Error> {
-        let metadata =
-            Metadata::open(layer.metadata.as_slice()).map_err(|source| Error::Layer { layer: digest, source })?;
-        let map = Map::decode(&layer.extents).map_err(|source| Error::Extents { layer: digest, source })?;
-        Ok(Self { digest, map, metadata })
+impl Opened {
+    fn new(digest: LayerDigest, layer: Layer) -> Result<Self, Error> {
+        let metadata = Metadata::open(layer.metadata).map_err(|source| Error::Layer { layer: digest, source })?;
+        Map::decode(&layer.extents).map_err(|source| Error::Extents { layer: digest, source })?;
+        Ok(Self { digest, metadata, extents: layer.extents })
+    }
+
+    /// Its extent map. The entries were looked at when the layer was opened.
+    pub(super) fn map(&self) -> Result<Map<'_>, Error> {
+        Map::decode_trusted(&self.extents).map_err(|source| Error::Extents { layer: self.digest, source })
     }
 
     fn sound<T>(&self, result: Result<T, dsec_erofs::image::Error>) -> Result<T, Error> {

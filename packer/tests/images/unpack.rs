@@ -13,7 +13,7 @@ use crate::support::{Lab, need_root, run, sh};
 fn unpack_image(lab: &Lab, image: &Image, to: &Path, owners: Owners, cancel: &Cancel) -> Result<Stats, Error> {
     let digests = || image.layers.iter().map(|layer| layer.digest);
     let layers = Layers::load(&lab.store, digests()).unwrap();
-    let view = View::merged(&layers).unwrap();
+    let view = View::merged(&layers);
     let chunks = ChunkReader::new(&lab.store, digests());
     unpack(&view, &chunks, to, owners, &Silent, cancel)
 }

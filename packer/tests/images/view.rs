@@ -109,7 +109,7 @@ fn privileged_a_changeset_shows_a_layer_as_it_is() {
     let layers = layers(&lab);
     let image = lab.image(&layers.each_ref().map(|path| path.as_path()));
     let loaded = Layers::load(&lab.store, image.layers.iter().map(|layer| layer.digest)).unwrap();
-    let changeset = View::changeset(&loaded).unwrap();
+    let changeset = View::changeset(&loaded);
     let names = |view: &View<'_>| view.names(&view.root().unwrap()).unwrap();
     let text = |names: Vec<Vec<u8>>| names.into_iter().map(|name| String::from_utf8(name).unwrap()).collect::<Vec<_>>();
     assert_eq!(text(names(&changeset)), ["comes-back", "file-over-dir", "hidden", "kept-away", "merged"]);
@@ -123,7 +123,7 @@ fn privileged_a_changeset_shows_a_layer_as_it_is() {
         child(name);
     }
 
-    let merged = View::merged(&loaded).unwrap();
+    let merged = View::merged(&loaded);
     let shown = [
         "comes-back",
         "dir-over-file",
@@ -142,4 +142,35 @@ fn privileged_a_changeset_shows_a_layer_as_it_is() {
     assert!(at("hidden/below").is_none() && at("hidden/new").is_some());
     assert!(at("file-over-dir/file").is_none() && at("file-over-dir/new").is_some());
     assert!(at("kept/file/below").is_none() && at("").is_some() && at("/kept//file").is_some());
+}
+
+/// The most memory that this process has had, in bytes, since it was asked to count anew.
+fn peak_bytes() -> u64 {
+    let status = fs_err::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn the_layers_of_an_image_take_the_memory_that_they_state() {
+    let lab = Lab::new();
+    let tree = lab.directory("tree");
+    for number in 0..200 {
+        std::os::unix::fs::symlink(format!("{number}-{}", "x".repeat(4000)), tree.join(number.to_string())).unwrap();
+    }
+    let mut records = Vec::new();
+    for number in 0..100 {
+        fs_err::write(tree.join("number"), number.to_string()).unwrap();
+        records.push(lab.layer(&Directory::open(&tree).unwrap()));
+    }
+    let stated: u64 = records.iter().map(|record| record.metadata_bytes).sum();
+    assert!(stated > 75 << 20, "{stated}");
+    fs_err::write("/proc/self/clear_refs", "5").unwrap();
+    let before = peak_bytes();
+    let loaded = Layers::load(&lab.store, records.iter().map(|record| record.digest)).unwrap();
+    let view = View::merged(&loaded);
+    let found = view.lookup(b"199").unwrap().unwrap();
+    assert!(matches!(view.node(&found).unwrap().kind, dsec_pack::tree::Kind::Symlink(_)));
+    let taken = peak_bytes() - before;
+    assert!(taken < stated + stated / 10 + (16 << 20), "{taken} bytes for {stated}");
 }

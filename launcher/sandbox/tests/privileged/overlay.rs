@@ -75,12 +75,22 @@ fn privileged_platform_files_can_be_replaced_and_never_reach_the_upper_unasked()
 }
 
 #[test]
-fn privileged_the_root_has_the_topmost_layers_owner_and_mode() {
-    let directory = tempfile::tempdir().unwrap();
+fn privileged_the_root_is_what_the_topmost_layer_says() {
+    let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    rustix::fs::setxattr(directory.path(), "user.note", b"kept", rustix::fs::XattrFlags::CREATE).unwrap();
+    rustix::fs::setxattr(directory.path(), "trusted.overlay.opaque", b"y", rustix::fs::XattrFlags::CREATE).unwrap();
     let mode = <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o751);
     fs_err::set_permissions(directory.path(), mode).unwrap();
+    let time = std::time::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 123_456_789);
+    fs_err::File::open(directory.path()).unwrap().into_file().set_modified(time).unwrap();
     let sandbox = create_with(|spec| spec.layers.push(directory.path().to_owned()));
-    assert_eq!(sh(&sandbox, "stat -c '%a %u' /").trim(), "751 0");
+    assert_eq!(sh(&sandbox, "stat -c '%a %u %Y' /").trim(), "751 0 1000000000");
+    // What a diff reads: nothing was changed, so nothing differs.
+    let upper = fs_err::metadata(sandbox.upper()).unwrap();
+    assert_eq!(upper.modified().unwrap(), time);
+    let mut note = [0; 8];
+    assert_eq!(rustix::fs::getxattr(sandbox.upper(), "user.note", &mut note), Ok(4));
+    assert!(rustix::fs::getxattr(sandbox.upper(), "trusted.overlay.opaque", &mut note).is_err());
 }
 
 #[test]
