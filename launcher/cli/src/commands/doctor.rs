@@ -2,9 +2,10 @@
 
 use std::process::ExitCode;
 
+use dsec_commandline::Exit;
 use dsec_fleet::{CgroupLayout, Node, probe};
 
-use crate::failure::{Code, Failure};
+use crate::failure::Failure;
 use crate::print;
 
 /// The cgroup that the edge puts its sandboxes below.
@@ -13,7 +14,7 @@ const CGROUP_PARENT: &str = "dsec";
 /// `dsec doctor`.
 pub(crate) fn doctor(json: bool) -> Result<ExitCode, Failure> {
     let node = probe(CGROUP_PARENT);
-    let code = if node.is_usable() { ExitCode::SUCCESS } else { Code::Failed.into() };
+    let code = if node.is_usable() { ExitCode::SUCCESS } else { Exit::Failure.into() };
     if json {
         print::json(&node)?;
         return Ok(code);
