@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use super::context::Context;
 use super::failures::Found;
-use super::output::bytes_text;
+use dsec_commandline::quantity::bytes_text;
 
 /// Check that the local store is whole: every object against its name, every reference present
 ///

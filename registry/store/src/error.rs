@@ -120,6 +120,7 @@ impl Error {
             Self::NotFound { .. }
             | Self::Damaged { .. }
             | Self::Conflict { .. }
+            | Self::NoStore { .. }
             | Self::NotAStore { .. }
             | Self::Url { .. }
             | Self::Unreachable { .. }
