@@ -5,19 +5,18 @@ mod doctor;
 mod edge;
 mod process;
 mod sandboxes;
+mod shell;
 mod stream;
 
 use std::process::ExitCode;
 
-use dsec_commandline::Output;
-
-use crate::args::{self, Args, Command, Global};
+use crate::args::{Args, Command};
 use crate::client::Client;
 use crate::failure::Failure;
 
 /// Does what was asked for.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
-    let Args { global: Global { edge: socket, json }, command } = args;
+    let Args { edge: socket, json, command } = args;
     let client = Client::new(&socket);
     match command {
         Command::Run(run) => wait(process::run(&client, run, json)),
@@ -26,16 +25,16 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Ps => wait(sandboxes::ps(&client, json)),
         Command::Rm(rm) => wait(sandboxes::rm(&client, rm, json)),
         Command::Cp(cp) => wait(cp::cp(&client, cp, json)),
-        Command::Edge(edge) => edge::edge(edge, socket, json),
-        Command::Doctor => doctor::doctor(json),
-        Command::Completion(page) => Ok(page.run(args::command(), Output::new(json)).map(|()| ExitCode::SUCCESS)?),
-        Command::Man(page) => Ok(page.run(args::command(), Output::new(json)).map(|()| ExitCode::SUCCESS)?),
+        Command::Edge(edge) => edge::edge(edge, socket),
+        Command::Doctor => doctor::doctor(wait(sandboxes::health(&client)).ok().flatten(), json),
+        Command::Completion(completion) => shell::completion(&completion),
+        Command::Man(man) => shell::man(&man),
     }
 }
 
 /// Runs a client's work: on this thread alone.
 fn wait<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|source| Failure::Local { what: "start", source })?;
     runtime.block_on(work)
 }

@@ -9,5 +9,6 @@ mod privileged {
     mod flat;
     mod holds;
     mod restarts;
+    mod spares;
     mod streams;
 }

@@ -15,12 +15,15 @@ mod ids;
 mod images;
 mod journal;
 mod life;
+mod make;
 mod output;
+mod pool;
 mod pump;
 mod recover;
 mod routes;
 mod run;
 mod serve;
+mod spares;
 mod stream;
 mod table;
 
@@ -49,6 +52,7 @@ pub(crate) struct Edge {
     tag: Tag,
     budget: Arc<output::Budget>,
     table: table::Table,
+    spares: pool::Pool<spares::Spare>,
     /// Names of commands begin with it: those of a former edge are told apart.
     incarnation: String,
     next_exec: AtomicU64,

@@ -19,6 +19,12 @@ impl Client {
         Self(Arc::new(dsec_mountd_client::Client::new(socket, deadline)))
     }
 
+    /// The client itself, for a thread that may wait.
+    #[must_use]
+    pub fn blocking(&self) -> &dsec_mountd_client::Client {
+        &self.0
+    }
+
     /// Mounts an image's layers for a holder. A caller that goes away does not stop it.
     ///
     /// # Errors

@@ -5,11 +5,12 @@ use crate::exec;
 use crate::process::Process;
 use crate::remove;
 use crate::runtime::{Error, Shared};
-use crate::spec::{Id, Limits, Profile, Spec};
+use crate::spec::{Id, Limits, Profile, Spec, SpecError, is_variable};
 use dsec_sys::child::Child;
 use dsec_sys::process as pidfd;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
+use rustix::process::{Pid, getpriority_process, setpriority_process};
 use serde::{Deserialize, Serialize};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
@@ -112,6 +113,30 @@ impl Sandbox {
     #[must_use]
     pub fn state(&self) -> &State {
         &self.state
+    }
+
+    /// Replaces the environment that every command begins with; what runs keeps its own.
+    ///
+    /// # Errors
+    /// [`SpecError::Variable`]; nothing is changed then.
+    pub fn set_env(&mut self, env: Vec<(String, String)>) -> Result<(), SpecError> {
+        if let Some((name, _)) = env.iter().find(|(name, value)| !is_variable(name, value)) {
+            return Err(SpecError::Variable { id: self.state.id.clone(), name: name.clone() });
+        }
+        self.state.env = env;
+        Ok(())
+    }
+
+    /// Gives pid 1 the priority of this process, where a thread of less has made it.
+    ///
+    /// # Errors
+    /// When it does not run any more, or the kernel refuses.
+    pub fn reset_priority(&self) -> Result<(), Errno> {
+        let own = getpriority_process(None)?;
+        let pid = i32::try_from(self.state.pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
+        setpriority_process(Some(pid), own)?;
+        // The number could be another process's, unless ours still runs.
+        if self.is_running() { Ok(()) } else { Err(Errno::SRCH) }
     }
 
     /// Whether pid 1 runs.

@@ -1,10 +1,9 @@
 //! Which store a subcommand works on: the local one, a directory, or a registry.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::Args;
-use dsec_commandline::token::{self, TokenFile};
 use dsec_pack::Cancel;
 use dsec_store::remote::{Options, RemoteStore};
 use dsec_store::{LocalStore, Store};
@@ -12,15 +11,20 @@ use dsec_store::{LocalStore, Store};
 use super::context::Context;
 
 /// How to be let in by a registry.
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Args)]
 pub(crate) struct Token {
-    #[command(flatten)]
-    file: TokenFile,
+    /// A file with the registry's token; else DSEC_TOKEN holds the token itself
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
 }
 
 impl Token {
     fn read(&self) -> anyhow::Result<Option<String>> {
-        Ok(self.file.read(std::env::var(token::VARIABLE).ok())?)
+        let token = match &self.token_file {
+            Some(path) => fs_err::read_to_string(path)?.trim().to_owned(),
+            None => std::env::var("DSEC_TOKEN").unwrap_or_default(),
+        };
+        Ok(Some(token).filter(|token| !token.is_empty()))
     }
 
     /// The store at a URL or in a directory; `create` makes a new one in a directory that is not there or empty.
@@ -72,7 +76,7 @@ mod tests {
     #[test]
     fn a_registry_without_its_scheme_makes_no_directory() {
         let directory = tempfile::tempdir().unwrap();
-        let token = Token::default();
+        let token = Token { token_file: None };
         for place in ["localhost:7300", "127.0.0.1:7300/path"] {
             let error = token.open(place, true, &Cancel::new()).err().unwrap();
             assert!(error.to_string().contains("http://"), "{error}");

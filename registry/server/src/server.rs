@@ -42,9 +42,6 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
-    /// The host has no address.
-    #[error("there is no address to listen on")]
-    NoAddress,
     /// Anybody could write to the store.
     #[error("{address} can be reached from other machines, and no token is configured")]
     Open {
@@ -64,33 +61,24 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Listens on the first of `addresses`, which are those of one host, that it gets. Without a token only when all are
-    /// addresses of this machine itself, unless `insecure`.
+    /// Listens. Without a token only on addresses of this machine itself, unless `insecure`.
     ///
     /// # Errors
-    /// As [`Error`]; of several addresses that of the last one.
+    /// As [`Error`].
     pub async fn listen(
         store: LocalStore,
-        addresses: &[SocketAddr],
+        address: SocketAddr,
         token: Option<Token>,
         insecure: bool,
         limits: Limits,
     ) -> Result<Self, Error> {
-        let is_open = |address: &&SocketAddr| !address.ip().to_canonical().is_loopback();
-        if let Some(&address) = addresses.iter().find(is_open).filter(|_| token.is_none() && !insecure) {
+        if token.is_none() && !insecure && !address.ip().to_canonical().is_loopback() {
             return Err(Error::Open { address });
         }
-        let mut failed = Error::NoAddress;
-        for &address in addresses {
-            let bound = TcpListener::bind(address).await.and_then(|listener| Ok((listener.local_addr()?, listener)));
-            match bound {
-                Ok((address, listener)) => {
-                    return Ok(Self { listener, address, store: Arc::new(store), token, limits });
-                }
-                Err(source) => failed = Error::Listen { address, source },
-            }
-        }
-        Err(failed)
+        let error = |source| Error::Listen { address, source };
+        let listener = TcpListener::bind(address).await.map_err(error)?;
+        let address = listener.local_addr().map_err(error)?;
+        Ok(Self { listener, address, store: Arc::new(store), token, limits })
     }
 
     /// Where it listens: the port is chosen when the address had port 0.

@@ -1,35 +1,27 @@
 //! `dsec edge`: the daemon.
 
-use std::io;
-use std::path::{Path, PathBuf};
+use std::io::{self, IsTerminal};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use dsec_fleet::edge::{Config, serve};
 use rustix::process::{Resource, getrlimit, setrlimit};
-use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::Edge;
 use crate::failure::Failure;
-use crate::print;
 
-/// Threads that wait for sockets. Few: they only move bytes.
-const WORKERS: usize = 2;
-/// Threads for what blocks: creations, removals, starts and copies are bounded below this by the edge itself.
+/// Threads for what blocks: creations, removals, starts and copies are bounded below this by the edge itself. Beside them
+/// one thread waits for all sockets: it only moves bytes, and several would wake each other for every request.
 const BLOCKING: usize = 128;
 
 /// Open files that a command costs: three pipes, and its process twice. Commands together get half of all.
 const COMMAND_FILES: usize = 5;
 
-/// What a daemon prints when it can be used.
-#[derive(Debug, Serialize)]
-struct Ready<'a> {
-    listening: &'a Path,
-}
-
 /// `dsec edge`.
-pub(crate) fn edge(edge: Edge, socket: PathBuf, json: bool) -> Result<ExitCode, Failure> {
-    edge.log.start(true);
+pub(crate) fn edge(edge: Edge, socket: PathBuf) -> Result<ExitCode, Failure> {
+    let stderr = io::stderr().is_terminal();
+    tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(stderr).with_max_level(edge.log).init();
     let open_files =
         raise_open_files().map_err(|source| Failure::Local { what: "raise the limit of open files", source })?;
     let mut config = Config::new(
@@ -41,8 +33,8 @@ pub(crate) fn edge(edge: Edge, socket: PathBuf, json: bool) -> Result<ExitCode, 
     config.commands = config.commands.min(open_files / 2 / COMMAND_FILES);
     config.ids.base = edge.id_base.unwrap_or(config.ids.base);
     config.ids.count = edge.id_ranges.unwrap_or(config.ids.count);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(WORKERS)
+    config.spares = edge.spares.unwrap_or(config.spares);
+    let runtime = tokio::runtime::Builder::new_current_thread()
         .max_blocking_threads(BLOCKING)
         .thread_name("edge")
         .enable_all()
@@ -58,15 +50,7 @@ pub(crate) fn edge(edge: Edge, socket: PathBuf, json: bool) -> Result<ExitCode, 
             }
         };
         let at = config.socket.clone();
-        let ready = move || {
-            tracing::info!(socket = %at.display(), "listening");
-            // An edge serves whether or not somebody reads this.
-            let _ = if json {
-                print::json(&Ready { listening: &at }).map(|_| ())
-            } else {
-                print::line(&format!("listening on {}", at.display()))
-            };
-        };
+        let ready = move || tracing::info!(socket = %at.display(), "listening");
         Ok::<_, Failure>(serve(config, shutdown, ready).await?)
     })?;
     Ok(ExitCode::SUCCESS)

@@ -2,17 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::process::ExitCode;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use dsec_commandline::{Exit, Report};
 use dsec_format::environment::Limits;
-use dsec_format::protocol::edge::{CreateRequest, ErrorKind, Sandbox, State};
+use dsec_format::protocol::edge::{CreateRequest, ErrorKind, Health, Sandbox, State};
 use hyper::Method;
 
 use crate::args::{self, Create, Rm};
 use crate::client::{self, Client, escape};
-use crate::failure::Failure;
+use crate::failure::{Code, Failure};
 use crate::print;
+
+/// How long an edge may take to say how it is.
+const HEALTH_PATIENCE: Duration = Duration::from_secs(3);
 
 /// The limits that were asked for.
 pub(super) fn limits(sandbox: &args::Sandbox) -> Limits {
@@ -45,6 +47,12 @@ pub(crate) async fn create(client: &Client, create: Create, json: bool) -> Resul
 
 async fn list(client: &Client) -> Result<Vec<Sandbox>, Failure> {
     client::json(client.send_empty(Method::GET, "/v1/sandboxes").await?).await
+}
+
+/// How the edge is, if it says so soon.
+pub(super) async fn health(client: &Client) -> Result<Option<Health>, Failure> {
+    let asked = async { client::json(client.send_empty(Method::GET, "/v1/health").await?).await };
+    tokio::time::timeout(HEALTH_PATIENCE, asked).await.ok().transpose()
 }
 
 /// `dsec ps`.
@@ -105,12 +113,15 @@ pub(crate) async fn rm(client: &Client, rm: Rm, json: bool) -> Result<ExitCode, 
             Err(failure) => failures.push(failure),
         }
     }
-    let reports: Vec<Report> = failures.iter().map(Failure::report).collect();
     if json {
-        print::json(&serde_json::json!({ "removed": removed, "errors": reports }))?;
+        let errors: Vec<_> = failures.iter().map(|failure| dsec_fleet::edge::chain(failure)).collect();
+        print::json(&serde_json::json!({ "removed": removed, "errors": errors }))?;
+    } else {
+        for failure in &failures {
+            print::failure(failure, false);
+        }
     }
-    let shown = reports.iter().map(|report| if json { report.exit() } else { report.show(false) });
-    Ok(shown.fold(Exit::Success, |first, exit| if first == Exit::Success { exit } else { first }).into())
+    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { Code::Failed.into() })
 }
 
 async fn remove(client: &Client, id: &str) -> Result<Sandbox, Failure> {

@@ -74,7 +74,15 @@ fn privileged_a_second_edge_on_one_directory_is_refused() {
 /// nothing else is.
 #[test]
 fn privileged_kill_at_any_moment_leaks_nothing_and_loses_nothing() {
-    let mut node = Node::start();
+    kill_at_any_moment(Node::start());
+}
+
+#[test]
+fn privileged_kill_at_any_moment_with_spares_leaks_nothing_and_loses_nothing() {
+    kill_at_any_moment(Node::with_spares(4));
+}
+
+fn kill_at_any_moment(mut node: Node) {
     let moments = noise(4000);
     let mut moments = moments.iter().map(|byte| u64::from(*byte));
     let mut told = std::collections::BTreeSet::new();
@@ -115,5 +123,6 @@ fn privileged_kill_at_any_moment_leaks_nothing_and_loses_nothing() {
         }
     }
     node.ok(&["rm", "--all"]);
+    node.stop_edge();
     node.nothing_remains();
 }

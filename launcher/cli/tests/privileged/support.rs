@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use dsec_format::image::Config;
 use dsec_format::protocol::mountd::{ErrorKind, ImageStatus, Mounted, MountedLayer, Reply, Request, Road, Status};
+use dsec_format::refs::Spec;
 use dsec_format::{ImageDigest, LayerDigest};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -22,28 +23,33 @@ pub(super) const DSEC: &str = env!("CARGO_BIN_EXE_dsec");
 /// Ids per sandbox.
 const IDS: u32 = 65_536;
 /// Sandboxes at once of one test.
-const RANGES: u32 = 32;
+pub(super) const RANGES: u32 = 32;
 /// Nodes that find room side by side, from 0x1000_0000 to the end of the ids.
 const SLOTS: u32 = 1900;
 
 /// Stands in for dsec-mountd: its layers are plain directories, and it remembers who holds them.
 pub(super) struct Mountd {
     pub(super) holders: Arc<Mutex<BTreeSet<String>>>,
+    images: Arc<Mutex<Images>>,
 }
+
+/// Images of one layer each. Every name means the last one.
+type Images = Vec<(ImageDigest, PathBuf)>;
 
 impl Mountd {
     fn serve(socket: &Path, layer: PathBuf) -> Self {
         let holders = Arc::<Mutex<BTreeSet<String>>>::default();
+        let images = Arc::new(Mutex::new(vec![(image(), layer)]));
         let listener = UnixListener::bind(socket).unwrap();
-        let shared = Arc::clone(&holders);
+        let shared = (Arc::clone(&holders), Arc::clone(&images));
         std::thread::spawn(move || {
             for connection in listener.incoming() {
-                let (shared, layer) = (Arc::clone(&shared), layer.clone());
+                let (holders, images) = shared.clone();
                 std::thread::spawn(move || {
                     let mut lines = BufReader::new(connection.unwrap());
                     let mut line = String::new();
                     while lines.read_line(&mut line).unwrap_or(0) > 0 {
-                        let mut reply = serde_json::to_vec(&answer(&line, &shared, &layer)).unwrap();
+                        let mut reply = serde_json::to_vec(&answer(&line, &holders, &images.lock().unwrap())).unwrap();
                         reply.push(b'\n');
                         if lines.get_mut().write_all(&reply).is_err() {
                             return;
@@ -53,7 +59,14 @@ impl Mountd {
                 });
             }
         });
-        Self { holders }
+        Self { holders, images }
+    }
+
+    /// From now on names mean an image whose layer is this.
+    pub(super) fn move_refs(&self, layer: PathBuf) {
+        let mut images = self.images.lock().unwrap();
+        let digest = ImageDigest::of(format!("image {}", images.len()).as_bytes());
+        images.push((digest, layer));
     }
 
     fn of_sandboxes(&self) -> Vec<String> {
@@ -65,18 +78,20 @@ pub(super) fn image() -> ImageDigest {
     ImageDigest::of(b"image")
 }
 
-fn answer(line: &str, holders: &Mutex<BTreeSet<String>>, layer: &Path) -> Reply {
+fn answer(line: &str, holders: &Mutex<BTreeSet<String>>, images: &Images) -> Reply {
     let mut holders = holders.lock().unwrap();
     match serde_json::from_str(line).unwrap() {
         Request::Mount { image: spec, .. } if spec.to_string().starts_with("absent") => {
             Reply::Error { kind: ErrorKind::NotFound, message: format!("no image {spec} in any source") }
         }
-        Request::Mount { holder, .. } => {
+        Request::Mount { image: spec, holder } => {
             holders.insert(holder);
+            let named = images.iter().find(|(digest, _)| spec == Spec::Digest(*digest));
+            let (image, layer) = named.or(images.last()).unwrap().clone();
             let layer = MountedLayer { digest: LayerDigest::of(b"layer"), path: layer.display().to_string() };
             let env = vec!["FROM_IMAGE=yes".to_owned(), "OVER=image".to_owned()];
             let config = Config { cmd: vec!["echo".into(), "from the image".into()], env, ..Config::default() };
-            Reply::Mounted(Mounted { image: image(), config, road: Road::Erofs, layers: vec![layer] })
+            Reply::Mounted(Mounted { image, config, road: Road::Erofs, layers: vec![layer] })
         }
         Request::Release { holder } => {
             holders.remove(&holder);
@@ -99,10 +114,22 @@ pub(super) struct Node {
     pub(super) mountd: Mountd,
     edge: Option<Child>,
     id_base: u32,
+    spares: u32,
 }
 
 impl Node {
+    /// Without spares, so that what is left over while the edge runs is a fault.
     pub(super) fn start() -> Self {
+        Self::with_spares(0)
+    }
+
+    pub(super) fn with_spares(spares: u32) -> Self {
+        let mut node = Self::without_edge(spares);
+        node.start_edge();
+        node
+    }
+
+    pub(super) fn without_edge(spares: u32) -> Self {
         assert!(rustix::process::geteuid().is_root(), "privileged tests need root");
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let directory = tempfile::tempdir().unwrap();
@@ -113,9 +140,7 @@ impl Node {
         // Processes of a run have neighbouring ids, and a test has a few nodes.
         let slot = (std::process::id().wrapping_mul(4) + NEXT.fetch_add(1, Ordering::Relaxed)) % SLOTS;
         let id_base = 0x1000_0000 + slot * RANGES * IDS;
-        let mut node = Self { directory, mountd, edge: None, id_base };
-        node.start_edge();
-        node
+        Self { directory, mountd, edge: None, id_base, spares }
     }
 
     pub(super) fn socket(&self) -> PathBuf {
@@ -130,6 +155,7 @@ impl Node {
             .args(["--root".as_ref(), path("edge").as_os_str(), "--socket".as_ref(), self.socket().as_os_str()])
             .args(["--mountd".as_ref(), path("mountd.sock").as_os_str()])
             .args(["--id-base", &self.id_base.to_string(), "--id-ranges", &RANGES.to_string()])
+            .args(["--spares", &self.spares.to_string()])
             .stderr(log.into_parts().0)
             .spawn()
             .unwrap();
@@ -245,7 +271,7 @@ pub(super) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-fn make_base(root: &Path) {
+pub(super) fn make_base(root: &Path) {
     for directory in ["bin", "etc", "tmp", "root", "srv"] {
         fs_err::create_dir_all(root.join(directory)).unwrap();
     }

@@ -45,6 +45,13 @@ pub struct Config {
     pub warm: Duration,
     /// How many images stay mounted that way.
     pub warm_images: usize,
+    /// How many spares there are at most; none when 0. Each takes about half a MiB of the kernel's memory, one range of
+    /// ids, and four open files.
+    pub spares: usize,
+    /// How long a request counts as demand for spares.
+    pub spare_time: Duration,
+    /// With less memory available on the node there are no spares.
+    pub spare_memory_bytes: u64,
     /// Creations, removals and starts of commands that run at once, of each.
     pub parallel: usize,
     /// Copies of files that run at once.
@@ -85,6 +92,9 @@ impl Config {
             mountd_deadline: Duration::from_secs(120),
             warm: Duration::from_secs(60),
             warm_images: 64,
+            spares: cores * 4,
+            spare_time: Duration::from_secs(60),
+            spare_memory_bytes: memory_bytes / 16,
             parallel: cores * 2,
             copies: 16,
             commands: 16_384,

@@ -12,6 +12,7 @@ use tokio::sync::{Mutex as AsyncMutex, RwLock, Semaphore, watch};
 use super::error::Error;
 use super::exec::Exec;
 use super::journal::{Record, Standing};
+use super::spares::Spare;
 
 /// Commands that may run at once in one sandbox. Each costs the edge five descriptors.
 pub(crate) const COMMANDS_MAX: usize = 1024;
@@ -29,6 +30,17 @@ pub(crate) enum Phase {
     Gone,
 }
 
+/// How far the making of a sandbox is. Up to its layers it may be left without waiting for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Making {
+    /// Before anything, or waiting for the layers.
+    Layers,
+    /// On its way to stand: whoever wants it gone waits for that.
+    Begun,
+    /// It will not be made.
+    Left,
+}
+
 /// A sandbox that stands.
 #[derive(Debug)]
 pub(crate) struct Live {
@@ -44,6 +56,9 @@ pub(crate) struct Entry {
     /// Its first record.
     pub reserved: Record,
     phase: watch::Sender<Phase>,
+    making: Mutex<Making>,
+    /// What it is to be made of, unless that turns out not to fit. Its record has been written.
+    spare: Mutex<Option<Spare>>,
     live: OnceLock<Arc<Live>>,
     failure: OnceLock<Arc<Error>>,
     execs: Mutex<BTreeMap<String, Arc<Exec>>>,
@@ -57,12 +72,14 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// A sandbox that is about to be made.
+    /// A sandbox that is about to be made, of a spare if there is one.
     #[must_use]
-    pub(crate) fn new(reserved: Record) -> Arc<Self> {
+    pub(crate) fn new(reserved: Record, spare: Option<Spare>) -> Arc<Self> {
         Arc::new(Self {
             reserved,
             phase: watch::Sender::new(Phase::Creating),
+            making: Mutex::new(Making::Layers),
+            spare: Mutex::new(spare),
             live: OnceLock::new(),
             failure: OnceLock::new(),
             execs: Mutex::default(),
@@ -89,6 +106,52 @@ impl Entry {
     #[must_use]
     pub(crate) fn phase(&self) -> Phase {
         *self.phase.borrow()
+    }
+
+    /// Whether it is to be made of a spare.
+    #[must_use]
+    pub(crate) fn has_spare(&self) -> bool {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// The spare that it is to be made of; it has none afterwards.
+    #[must_use]
+    pub(crate) fn take_spare(&self) -> Option<Spare> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    fn making(&self) -> MutexGuard<'_, Making> {
+        self.making.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Its making begins with its record, and then waits for its layers.
+    ///
+    /// # Errors
+    /// [`Error::Leaving`] when it has been left; what `record` answers.
+    pub(crate) fn wait_for_layers(&self, record: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+        // Locked for as long as that takes: what is left is removed, and must not appear after that.
+        match *self.making() {
+            Making::Left => Err(Error::Leaving { id: self.id().to_string() }),
+            Making::Layers | Making::Begun => record(),
+        }
+    }
+
+    /// Its layers are there; `false` when it has been left.
+    pub(crate) fn begin(&self) -> bool {
+        let mut making = self.making();
+        if *making == Making::Layers {
+            *making = Making::Begun;
+        }
+        *making == Making::Begun
+    }
+
+    /// Leaves it, if it waits for its layers: whoever makes it learns that, and makes nothing.
+    pub(crate) fn leave(&self) -> bool {
+        let mut making = self.making();
+        if *making == Making::Layers {
+            *making = Making::Left;
+        }
+        *making == Making::Left
     }
 
     /// It stands from now on, unless its removal has been asked for meanwhile.

@@ -55,12 +55,12 @@ impl Images {
         format!("edge/{}/{image}", self.tag)
     }
 
-    /// Mounts an image for a sandbox.
+    /// Mounts an image for a sandbox, and keeps it warm from then on. Blocks.
     ///
     /// # Errors
     /// What mountd answers.
-    pub(super) async fn mount(self: &Arc<Self>, image: &Spec, sandbox: &str) -> Result<Mounted, Error> {
-        let mounted = self.mountd.mount(image, &sandbox_holder(sandbox)).await?;
+    pub(super) fn mount(self: &Arc<Self>, image: &Spec, sandbox: &str) -> Result<Mounted, Error> {
+        let mounted = self.hold(image, sandbox)?;
         if self.warm_max > 0 && self.lock().warm.insert(mounted.image, Instant::now()).is_none() {
             let (images, image) = (Arc::clone(self), mounted.image);
             tokio::spawn(async move {
@@ -71,6 +71,14 @@ impl Images {
             });
         }
         Ok(mounted)
+    }
+
+    /// Mounts an image for a sandbox. Blocks.
+    ///
+    /// # Errors
+    /// What mountd answers.
+    pub(super) fn hold(&self, image: &Spec, sandbox: &str) -> Result<Mounted, Error> {
+        self.mountd.blocking().mount(image, &sandbox_holder(sandbox))
     }
 
     /// Gives a sandbox's layers back, some time soon.

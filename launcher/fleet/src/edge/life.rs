@@ -1,26 +1,23 @@
-//! The life of a sandbox: reserve, make, start commands, remove.
+//! The life of a sandbox: reserve, start commands, remove. How it is made is in `make`.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use dsec_format::image::Config as ImageConfig;
-use dsec_format::protocol::edge::{CreateRequest, ExecRequest, Reason};
-use dsec_format::protocol::mountd::Mounted;
-use dsec_sandbox::{ExecError, ExecSpec, Limits, Spec, UserError};
+use dsec_format::protocol::edge::{CreateRequest, ExecRequest};
+use dsec_sandbox::{ExecError, ExecSpec, Id, Limits, UserError};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use tokio::sync::OwnedRwLockReadGuard;
 
-use super::entry::{COMMANDS_MAX, Entry, Live, Phase};
+use super::entry::{COMMANDS_MAX, Entry, Live};
 use super::error::Error;
 use super::exec::{Exec, Pipes, Place};
-use super::journal::{Standing, Step};
+use super::journal::Step;
+use super::spares::Spare;
 use super::stream::Readers;
 use super::{Edge, LowPriority, blocking, now_ms};
-
-/// What a sandbox's environment begins with, unless the image says otherwise.
-const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 impl Edge {
     /// Makes a sandbox, or finds the one that the key has made. A caller that goes away does not stop it.
@@ -28,7 +25,10 @@ impl Edge {
         let (entry, new) = self.reserve(request, false)?;
         if new {
             let (edge, entry) = (Arc::clone(self), Arc::clone(&entry));
-            tokio::spawn(async move { edge.make(&entry, |_| ()).await });
+            tokio::spawn(async move {
+                let _starting = edge.spares.starting();
+                edge.make(&entry, |_| ()).await
+            });
         }
         entry.wait_made().await?;
         Ok(entry)
@@ -39,14 +39,25 @@ impl Edge {
         let limits = self.limits(&request)?;
         pairs(&request.env)?;
         self.table.reserve(&request, || {
-            // The alphabet of names is one of sandbox ids.
-            let name = self.tag.draw_id()?;
-            let id = name.parse().map_err(|_| Error::NoSandbox { id: name })?;
-            let id_base = self.ranges.take()?;
+            let (id, id_base, spare) = self.place_for(&request, limits)?;
             let mut record = self.journal.reserve(id, request.clone(), limits, id_base, now_ms());
             record.ephemeral = ephemeral;
-            Ok(Entry::new(record))
+            Ok(Entry::new(record, spare))
         })
+    }
+
+    /// An id and a range of ids, with the spare whose they are, if there is one: of the environment that is asked for, or,
+    /// where all ranges are taken, of another.
+    fn place_for(&self, request: &CreateRequest, limits: Limits) -> Result<(Id, u32, Option<Spare>), Error> {
+        let of = |(id, spare): (Id, Spare)| (id, spare.record.id_base, Some(spare));
+        let fitting = || self.spares.take(&request.image, limits);
+        if let Some(place) = request.hostname.is_none().then(fitting).flatten() {
+            return Ok(of(place));
+        }
+        match self.ranges.take() {
+            Ok(id_base) => Ok((self.draw_id()?, id_base, None)),
+            Err(error) => self.spares.take_any().map(of).ok_or(Error::Ids(error)),
+        }
     }
 
     /// Limits with the node's defaults, within what the node gives.
@@ -69,124 +80,6 @@ impl Edge {
         Ok(limits)
     }
 
-    /// Makes a reserved sandbox and does `then` with it, on the thread that has made it. When it cannot be made, nothing is
-    /// left of it and the entry knows why. Not to be dropped half way: call it in a task.
-    pub(crate) async fn make<T: Send + 'static>(
-        self: &Arc<Self>,
-        entry: &Arc<Entry>,
-        then: impl FnOnce(&Live) -> T + Send + 'static,
-    ) -> Option<T> {
-        let made = {
-            let removed = entry.removed.lock().await;
-            // Its removal may have been asked for, and done, before it began.
-            if *removed { return None } else { self.try_make(entry, then).await }
-        };
-        match made {
-            Ok(done) => return Some(done),
-            Err(error) => {
-                let error = entry.failed(error);
-                tracing::info!(sandbox = %entry.id(), error = %super::chain(&*error), "sandbox not made");
-            }
-        }
-        entry.leaving();
-        if let Err(error) = self.remove(entry).await {
-            tracing::error!(sandbox = %entry.id(), error = %super::chain(&error), "its remains stay for now");
-        }
-        None
-    }
-
-    async fn try_make<T: Send + 'static>(
-        self: &Arc<Self>,
-        entry: &Arc<Entry>,
-        then: impl FnOnce(&Live) -> T + Send + 'static,
-    ) -> Result<T, Error> {
-        let reserved = {
-            let (edge, entry) = (Arc::clone(self), Arc::clone(entry));
-            tokio::task::spawn_blocking(move || edge.journal.write(&entry.reserved))
-        };
-        let (mounted, reserved) = tokio::join!(self.mount(entry), reserved);
-        reserved.map_err(|_| Error::Lost)??;
-        let mounted = mounted?;
-        let (edge, made) = (Arc::clone(self), Arc::clone(entry));
-        blocking(&self.creating, move || {
-            edge.make_from(&made, mounted)?;
-            Ok(then(&*made.live()?))
-        })
-        .await?
-    }
-
-    /// Has the layers mounted; gives up waiting when the sandbox is no longer wanted.
-    async fn mount(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<Mounted, Error> {
-        let (spec, id) = (entry.request().image.clone(), entry.id().to_string());
-        let mut mounting = {
-            let (images, spec) = (Arc::clone(&self.images), spec.clone());
-            tokio::spawn(async move { images.mount(&spec, &id).await })
-        };
-        tokio::select! {
-            mounted = &mut mounting => {
-                mounted.map_err(|_| Error::Lost)?.map_err(|source| Error::Image { image: spec.to_string(), source })
-            }
-            () = entry.wait_leaving() => {
-                // The answer may come after the release that follows now; then it needs one of its own.
-                let (images, id) = (Arc::clone(&self.images), entry.id().to_string());
-                tokio::spawn(async move {
-                    if matches!(mounting.await, Ok(Ok(_))) {
-                        images.release(&id);
-                    }
-                });
-                Err(Error::Leaving { id: entry.id().to_string() })
-            }
-        }
-    }
-
-    /// The blocking part: from layers to a sandbox that stands, and is in the journal as such.
-    fn make_from(&self, entry: &Entry, mounted: Mounted) -> Result<(), Error> {
-        if entry.phase() != Phase::Creating {
-            return Err(Error::Leaving { id: entry.id().to_string() });
-        }
-        let id = || entry.id().to_string();
-        let spec = self.spec(entry, &mounted)?;
-        let sandbox = self.runtime.create(&spec).map_err(|error| match error {
-            dsec_sandbox::Error::Spec(error) => Error::Spec(error),
-            error => Error::Sandbox { id: id(), verb: "made", source: error.into() },
-        })?;
-        let standing = Standing {
-            image: mounted.image,
-            config: mounted.config,
-            layers: mounted.layers.iter().map(|layer| layer.digest).collect(),
-            handle: sandbox.state().clone(),
-        };
-        if !entry.reserved.ephemeral {
-            let mut record = entry.reserved.clone();
-            record.step = Step::Running(Box::new(standing.clone()));
-            self.journal.write(&record)?;
-        }
-        entry.made(Live { sandbox, standing });
-        Ok(())
-    }
-
-    fn spec(&self, entry: &Entry, mounted: &Mounted) -> Result<Spec, Error> {
-        let request = entry.request();
-        let mut env = vec![("PATH".to_owned(), PATH.to_owned())];
-        for (key, value) in pairs(&mounted.config.env)?.into_iter().chain(pairs(&request.env)?) {
-            match env.iter_mut().find(|(present, _)| *present == key) {
-                Some(present) => present.1 = value,
-                None => env.push((key, value)),
-            }
-        }
-        Ok(Spec {
-            id: entry.id().clone(),
-            layers: mounted.layers.iter().map(|layer| layer.path.clone().into()).collect(),
-            directory: self.journal.disk(entry.id()),
-            limits: entry.reserved.limits,
-            id_base: entry.reserved.id_base,
-            hostname: request.hostname.clone().unwrap_or_else(|| entry.id().to_string()),
-            env,
-            nameservers: Vec::new(),
-            profile: dsec_sandbox::Profile::Default,
-        })
-    }
-
     /// Removes a sandbox, from any state. A caller that goes away does not stop it. Removing what is gone is no error.
     pub(crate) async fn destroy(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), Error> {
         entry.leaving();
@@ -194,7 +87,7 @@ impl Edge {
         tokio::spawn(async move { edge.remove(&entry).await }).await.map_err(|_| Error::Lost)?
     }
 
-    async fn remove(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), Error> {
+    pub(super) async fn remove(self: &Arc<Self>, entry: &Arc<Entry>) -> Result<(), Error> {
         let mut removed = entry.removed.lock().await;
         if *removed {
             return Ok(());
@@ -243,6 +136,7 @@ impl Edge {
         let command = Command::new(&live, request)?;
         let place = self.place(entry)?;
         let gate = self.pass_gate(entry).await?;
+        let _starting = self.spares.starting();
         let (exec, readers) = self.new_exec(entry, attach);
         let started = blocking(&self.starting, move || command.start(&live)).await;
         drop(gate);
@@ -260,6 +154,7 @@ impl Edge {
         let timeout_ms = request.timeout_ms;
         let place = self.place(entry)?;
         let gate = self.pass_gate(entry).await?;
+        let _starting = self.spares.starting();
         let start = |live: &Live| Ok::<_, Error>(Command::new(live, request)?.start(live));
         let Some(started) = self.make(entry, start).await else {
             entry.wait_made().await?;
@@ -290,8 +185,8 @@ impl Edge {
     ) -> Result<(), Error> {
         match started {
             Ok((process, pipes)) => self.watch(entry, exec, process, pipes, timeout_ms, place),
-            Err(Start::Ended(reason)) => {
-                exec.not_started(reason);
+            Err(Start::Refused { errno, message }) => {
+                exec.not_started(errno, message);
                 self.exec_ended(entry, exec);
                 Ok(())
             }
@@ -359,9 +254,9 @@ impl Edge {
 
 /// Why a command was not started.
 enum Start {
-    /// An outcome: its own fault or the image's, or that the image cannot be read.
-    Ended(Reason),
-    /// The platform's fault, as an error.
+    /// Its own fault, or the image's: an outcome.
+    Refused { errno: i32, message: String },
+    /// The platform's fault.
     Failed(Error),
 }
 
@@ -415,22 +310,13 @@ impl Command {
 }
 
 fn refused(error: &(dyn std::error::Error + 'static), errno: Errno) -> Start {
-    let (errno, message) = (errno.raw_os_error(), super::chain(error));
-    Start::Ended(Reason::NotStarted { errno, no_program: false, message })
+    Start::Refused { errno: errno.raw_os_error(), message: super::chain(error) }
 }
 
 /// Whose fault it is that a command was not started.
 fn sort(live: &Live, error: ExecError) -> Start {
-    // A dead or cut-off dsec-mountd; a program on a sound image gives neither.
-    if about(&error, &[Errno::IO, Errno::NOTCONN]).is_some() {
-        let message = format!("{}: the files of its image cannot be read, is dsec-mountd gone?", super::chain(&error));
-        return Start::Ended(Reason::InfraLost { message });
-    }
     match &error {
-        ExecError::NotFound { .. } => {
-            let (errno, message) = (Errno::NOENT.raw_os_error(), super::chain(&error));
-            Start::Ended(Reason::NotStarted { errno, no_program: true, message })
-        }
+        ExecError::NotFound { .. } => refused(&error, Errno::NOENT),
         ExecError::NotExecutable { errno, .. } | ExecError::WorkingDirectory { errno, .. } => refused(&error, *errno),
         ExecError::User(_) | ExecError::Empty | ExecError::Text { .. } => refused(&error, Errno::INVAL),
         // The tenant's own limit of processes or memory is in the way.
@@ -446,13 +332,8 @@ fn sort(live: &Live, error: ExecError) -> Start {
 
 /// EAGAIN or ENOMEM, if that is what an error is about.
 fn lacks(error: &(dyn std::error::Error + 'static)) -> Option<Errno> {
-    about(error, &[Errno::AGAIN, Errno::NOMEM])
-}
-
-/// One of these answers of the kernel, if that is what an error is about.
-fn about(error: &(dyn std::error::Error + 'static), answers: &[Errno]) -> Option<Errno> {
-    let own = error.downcast_ref::<Errno>().filter(|errno| answers.contains(errno));
-    own.copied().or_else(|| error.source().and_then(|source| about(source, answers)))
+    let own = error.downcast_ref::<Errno>().filter(|errno| matches!(**errno, Errno::AGAIN | Errno::NOMEM));
+    own.copied().or_else(|| error.source().and_then(lacks))
 }
 
 fn command_of(config: &ImageConfig) -> Vec<String> {
@@ -460,7 +341,7 @@ fn command_of(config: &ImageConfig) -> Vec<String> {
 }
 
 /// `KEY=VALUE` entries, taken apart.
-fn pairs(entries: &[String]) -> Result<Vec<(String, String)>, Error> {
+pub(super) fn pairs(entries: &[String]) -> Result<Vec<(String, String)>, Error> {
     let split = |entry: &String| match entry.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err(Error::Variable { entry: entry.clone() }),

@@ -47,14 +47,14 @@ impl Edge {
             let removed = match found {
                 Found::Record(record) => match self.adopt(&record) {
                     Adopted::Stands(live) => {
-                        let entry = Entry::new(*record);
+                        let entry = Entry::new(*record, None);
                         entry.made(*live);
                         self.table.add(entry);
                         recovered.adopted += 1;
                         continue;
                     }
                     Adopted::Failed => {
-                        let entry = Entry::new(*record);
+                        let entry = Entry::new(*record, None);
                         self.table.add(Arc::clone(&entry));
                         waiting.push(entry);
                         recovered.waiting += 1;
@@ -154,7 +154,7 @@ impl Edge {
         loop {
             let live: HashMap<String, ImageDigest> =
                 self.table.all().iter().filter_map(|entry| Some((entry.id().to_string(), entry.image()?))).collect();
-            let known = |id: &str| self.table.get(id).is_ok();
+            let known = |id: &str| self.knows(id);
             match self.images.reconcile(&live, known).await {
                 Ok(()) => return,
                 Err(error) => tracing::warn!(error = %chain(&error), "mountd's holders cannot be looked at yet"),

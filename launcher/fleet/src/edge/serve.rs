@@ -17,6 +17,7 @@ use tokio::sync::Semaphore;
 use super::error::chain;
 use super::images::Images;
 use super::journal::{Found, Journal};
+use super::pool::{self, Pool};
 use super::{Config, Edge, ids, journal, output, routes, table};
 use crate::mountd;
 
@@ -27,6 +28,8 @@ const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// How long a stop waits for mountd.
 const RELEASE_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a stop waits for the last spare to be removed.
+const SPARES_PATIENCE: Duration = Duration::from_secs(10);
 /// After a connection could not be accepted; mostly no descriptors are left, and some come back.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -99,6 +102,7 @@ pub async fn serve(
     tracing::info!(tag = %edge.tag, ?recovered, "edge started");
     let listener = listen(&config.socket).await?;
     let keeper = tokio::spawn(Arc::clone(&edge.images).keep());
+    let spares = tokio::spawn(Arc::clone(&edge).keep_spares());
     let reconciler = tokio::spawn(Arc::clone(&edge).reconcile());
     let adopters = waiting.into_iter().map(|entry| tokio::spawn(Arc::clone(&edge).adopt_later(entry)));
     let adopters: Vec<_> = adopters.collect();
@@ -106,6 +110,10 @@ pub async fn serve(
     tokio::select! {
         () = accept(listener, &edge) => {}
         () = stop(Arc::clone(&edge), shutdown) => {}
+    }
+    // What is left by then is in the journal, as what the next edge removes.
+    if tokio::time::timeout(SPARES_PATIENCE, spares).await.is_err() {
+        tracing::warn!("spares stay for now");
     }
     for task in adopters.into_iter().chain([keeper, reconciler]) {
         task.abort();
@@ -123,6 +131,7 @@ pub async fn serve(
 async fn stop(edge: Arc<Edge>, shutdown: impl Future<Output = ()>) {
     shutdown.await;
     edge.table.stop();
+    edge.spares.close();
     for entry in edge.table.all() {
         if entry.reserved.ephemeral
             && let Err(error) = edge.destroy(&entry).await
@@ -175,6 +184,7 @@ fn open(config: Config) -> Result<(Edge, Vec<Found>), StartError> {
         ranges: ids::Ranges::new(config.ids, used),
         budget: output::Budget::new(config.output_budget_bytes),
         table: table::Table::default(),
+        spares: Pool::new(pool::Bounds { most: config.spares, keep: config.spare_time }),
         incarnation: ids::random_letters(ids::TAG_LETTERS)?,
         next_exec: AtomicU64::new(1),
         creating: Semaphore::new(config.parallel),

@@ -16,6 +16,7 @@ pub(super) async fn health(State(edge): State<Arc<Edge>>) -> Response {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         pid: std::process::id(),
         sandboxes: edge.table.count() as u64,
+        spares: edge.spares.count() as u64,
     })
 }
 

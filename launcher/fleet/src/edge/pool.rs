@@ -1,0 +1,288 @@
+//! How many spares there are of which environment: counting, sharing, expiry. No sandbox is touched here.
+//!
+//! - As many are wanted of an environment as were asked for within the last while ([`Bounds::keep`]); so one that nobody
+//!   asks for any more has none.
+//! - All together are never more than [`Bounds::most`]. Where more are wanted, environments share evenly, so that those
+//!   which want little get it.
+//! - None is made while a sandbox or a command is being started.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use dsec_format::ImageDigest;
+use dsec_format::refs::Spec;
+use dsec_sandbox::{Id, Limits};
+use tokio::sync::Notify;
+
+/// Environments that are remembered; the one that was asked for longest ago gives way.
+const KINDS_MAX: usize = 64;
+/// Names whose last meaning is remembered; too many, and all are forgotten.
+const NAMES_MAX: usize = 1024;
+/// Between two looks while there are spares: memory may have become short.
+const LOOK: Duration = Duration::from_secs(1);
+/// The same without any: only a request changes anything.
+const NOTHING: Duration = Duration::from_secs(3600);
+/// After a spare could not be made.
+const PAUSE: Duration = Duration::from_secs(5);
+
+/// What is baked into a sandbox when it is made. A request that says anything else about that gets no spare.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Environment {
+    /// The image, resolved.
+    pub image: ImageDigest,
+    /// Its limits.
+    pub limits: Limits,
+}
+
+/// How many there may be, and for how long.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bounds {
+    /// All together; none at all when 0.
+    pub most: usize,
+    /// How long a request counts.
+    pub keep: Duration,
+}
+
+/// Spares of type `S`, by environment.
+#[derive(Debug)]
+pub(super) struct Pool<S> {
+    bounds: Bounds,
+    state: Mutex<State<S>>,
+    starts: AtomicUsize,
+    work: Notify,
+}
+
+#[derive(Debug)]
+struct State<S> {
+    kinds: Vec<Kind<S>>,
+    /// What a name meant when it was last resolved: a guess, which every request checks.
+    names: HashMap<String, ImageDigest>,
+    /// The spare that is being made.
+    making: Option<Id>,
+    not_before: Option<Instant>,
+    closed: bool,
+}
+
+#[derive(Debug)]
+struct Kind<S> {
+    environment: Environment,
+    /// When it was asked for: the last [`Bounds::most`] times.
+    asked: VecDeque<Instant>,
+    spares: VecDeque<(Id, S)>,
+}
+
+/// What is to be done next.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Step<S> {
+    /// Make one.
+    Make(Environment),
+    /// Remove this one.
+    Remove(S),
+    /// Nothing, for so long or until something changes.
+    Wait(Duration),
+    /// Nothing any more: there are none, and there will be none.
+    Done,
+}
+
+/// While it lives, something is being started.
+#[derive(Debug)]
+pub(super) struct Starting<'a, S>(&'a Pool<S>);
+
+impl<S> Drop for Starting<'_, S> {
+    fn drop(&mut self) {
+        if self.0.starts.fetch_sub(1, Ordering::AcqRel) == 1 && self.0.bounds.most > 0 {
+            self.0.work.notify_one();
+        }
+    }
+}
+
+impl<S> Pool<S> {
+    /// No spares yet.
+    pub(super) fn new(bounds: Bounds) -> Self {
+        let state = State { kinds: Vec::new(), names: HashMap::new(), making: None, not_before: None, closed: false };
+        Self { bounds, state: Mutex::new(state), starts: AtomicUsize::new(0), work: Notify::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<S>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something is being started, for as long as the answer lives.
+    pub(super) fn starting(&self) -> Starting<'_, S> {
+        self.starts.fetch_add(1, Ordering::AcqRel);
+        Starting(self)
+    }
+
+    /// A spare for what is probably meant by `image`, with its id.
+    pub(super) fn take(&self, image: &Spec, limits: Limits) -> Option<(Id, S)> {
+        let mut state = self.lock();
+        let image = match image {
+            Spec::Digest(digest) => *digest,
+            Spec::Name(_) => *state.names.get(&image.to_string())?,
+        };
+        let environment = Environment { image, limits };
+        // The newest: what belongs to it is in the processor's caches still.
+        state.kind(environment)?.spares.pop_back()
+    }
+
+    /// Any spare, with its id: what it occupies is wanted. The one that is missed least.
+    pub(super) fn take_any(&self) -> Option<(Id, S)> {
+        let mut state = self.lock();
+        let has = state.kinds.iter_mut().filter(|kind| !kind.spares.is_empty());
+        has.min_by_key(|kind| kind.asked.back().copied())?.spares.pop_front()
+    }
+
+    /// Notes that a sandbox of this environment was asked for, under this name.
+    pub(super) fn asked(&self, image: &Spec, environment: Environment, now: Instant) {
+        if self.bounds.most == 0 {
+            return;
+        }
+        let mut state = self.lock();
+        let mut asked = state.meant(image, environment);
+        let kind = state.kind_or_new(environment);
+        asked.extend(kind.asked.drain(..));
+        asked.make_contiguous().sort_unstable();
+        asked.push_back(now);
+        asked.drain(..asked.len().saturating_sub(self.bounds.most));
+        kind.asked = asked;
+    }
+
+    /// This one is being made: it is known from now on.
+    pub(super) fn making(&self, id: &Id) {
+        self.lock().making = Some(id.clone());
+    }
+
+    /// The one that was being made is there.
+    pub(super) fn add(&self, environment: Environment, id: Id, spare: S) {
+        let mut state = self.lock();
+        state.making = None;
+        state.kind_or_new(environment).spares.push_back((id, spare));
+    }
+
+    /// The one that was being made is not.
+    pub(super) fn failed(&self, now: Instant) {
+        let mut state = self.lock();
+        state.making = None;
+        state.not_before = Some(now + PAUSE);
+    }
+
+    /// Whether there is a spare of this id, or one in the making.
+    pub(super) fn knows(&self, id: &str) -> bool {
+        let state = self.lock();
+        let mut spares = state.kinds.iter().flat_map(|kind| &kind.spares);
+        state.making.as_ref().is_some_and(|making| making.as_str() == id) || spares.any(|(own, _)| own.as_str() == id)
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> usize {
+        self.lock().kinds.iter().map(|kind| kind.spares.len()).sum()
+    }
+
+    /// Makes none from now on.
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.work.notify_one();
+    }
+
+    /// Returns when there may be something to do.
+    pub(super) async fn changed(&self) {
+        self.work.notified().await;
+    }
+
+    /// What to do next; `short` says that memory is.
+    pub(super) fn step(&self, now: Instant, short: bool) -> Step<S> {
+        let mut state = self.lock();
+        state.forget(now, self.bounds.keep);
+        if state.closed || short {
+            return match state.kinds.iter_mut().find_map(|kind| kind.spares.pop_front()) {
+                Some((_, spare)) => Step::Remove(spare),
+                None if state.closed => Step::Done,
+                None => Step::Wait(LOOK),
+            };
+        }
+        if state.kinds.is_empty() {
+            return Step::Wait(NOTHING);
+        }
+        let shares = state.shares(self.bounds.most);
+        for (kind, share) in state.kinds.iter_mut().zip(&shares) {
+            if kind.spares.len() > *share
+                && let Some((_, spare)) = kind.spares.pop_front()
+            {
+                return Step::Remove(spare);
+            }
+        }
+        let busy = self.starts.load(Ordering::Acquire) > 0 || state.not_before.is_some_and(|time| now < time);
+        let lacking = state.kinds.iter().zip(&shares).filter(|(kind, share)| kind.spares.len() < **share);
+        match lacking.min_by_key(|(kind, _)| kind.spares.len()) {
+            Some((kind, _)) if !busy => Step::Make(kind.environment),
+            _ => Step::Wait(LOOK),
+        }
+    }
+}
+
+impl<S> State<S> {
+    fn kind(&mut self, environment: Environment) -> Option<&mut Kind<S>> {
+        self.kinds.iter_mut().find(|kind| kind.environment == environment)
+    }
+
+    /// Notes what a name means. When it meant another image before, what was asked of that goes with the name.
+    fn meant(&mut self, image: &Spec, environment: Environment) -> VecDeque<Instant> {
+        let Spec::Name(_) = image else { return VecDeque::new() };
+        if self.names.len() >= NAMES_MAX {
+            self.names.clear();
+        }
+        let before = self.names.insert(image.to_string(), environment.image);
+        let before = before.filter(|before| *before != environment.image);
+        let before = before.and_then(|image| self.kind(Environment { image, ..environment }));
+        before.map(|kind| std::mem::take(&mut kind.asked)).unwrap_or_default()
+    }
+
+    fn kind_or_new(&mut self, environment: Environment) -> &mut Kind<S> {
+        let at = self.kinds.iter().position(|kind| kind.environment == environment).unwrap_or_else(|| {
+            let idle = |kind: &Kind<S>| kind.spares.is_empty();
+            if self.kinds.len() >= KINDS_MAX
+                && let Some(oldest) = (0..self.kinds.len())
+                    .filter(|at| self.kinds.get(*at).is_some_and(idle))
+                    .min_by_key(|at| self.kinds.get(*at).and_then(|kind| kind.asked.back().copied()))
+            {
+                self.kinds.remove(oldest);
+            }
+            self.kinds.push(Kind { environment, asked: VecDeque::new(), spares: VecDeque::new() });
+            self.kinds.len() - 1
+        });
+        // It was found, or has just been added.
+        self.kinds.get_mut(at).expect("an index of a kind that is there")
+    }
+
+    /// Requests that count no more, environments without any, and names of those.
+    fn forget(&mut self, now: Instant, keep: Duration) {
+        for kind in &mut self.kinds {
+            while kind.asked.front().is_some_and(|time| now.saturating_duration_since(*time) > keep) {
+                kind.asked.pop_front();
+            }
+        }
+        self.kinds.retain(|kind| !kind.asked.is_empty() || !kind.spares.is_empty());
+        let kinds = &self.kinds;
+        self.names.retain(|_, image| kinds.iter().any(|kind| kind.environment.image == *image));
+    }
+
+    /// How many each environment gets of `most`: what it wants, or an even share. Where there is not one for each, those
+    /// come first that are asked for most.
+    fn shares(&self, most: usize) -> Vec<usize> {
+        let mut shares = vec![0; self.kinds.len()];
+        for _ in 0..most {
+            let wants = self.kinds.iter().map(|kind| kind.asked.len());
+            let open = shares.iter_mut().zip(wants).filter(|(share, wants)| **share < *wants);
+            let Some((share, _)) = open.min_by_key(|(share, wants)| (**share, std::cmp::Reverse(*wants))) else {
+                break;
+            };
+            *share += 1;
+        }
+        shares
+    }
+}
+
+#[cfg(test)]
+mod tests;
