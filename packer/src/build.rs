@@ -20,7 +20,7 @@ use dsec_format::ImageDigest;
 use dsec_format::image::{Config, Image, LayerRecord, MAX_LAYERS};
 use dsec_format::protocol::registry::Expected;
 use dsec_format::refs::{RefName, Target};
-use dsec_store::{LocalStore, Store};
+use dsec_store::{LocalStore, Session, Store};
 
 use self::pipeline::Target as Pipeline;
 use self::verify::Verification;
@@ -115,11 +115,14 @@ pub fn build(
     cancel: &Cancel,
 ) -> Result<Built, Error> {
     let mut session = store.session()?;
-    build_in(store, request, options, monitor, cancel).inspect_err(|_| {
-        if let Err(error) = session.give_up() {
-            tracing::warn!(%error, "what a failed build has stored was not removed");
-        }
-    })
+    build_in(store, request, options, monitor, cancel).inspect_err(|_| give_up(&mut *session))
+}
+
+/// Removes what was stored for something that failed.
+pub(crate) fn give_up(session: &mut dyn Session) {
+    if let Err(error) = session.give_up() {
+        tracing::warn!(%error, "what was stored for nothing was not removed");
+    }
 }
 
 fn build_in(

@@ -110,8 +110,20 @@ pub struct Packed {
 /// without one the caller sees to it that nobody writes.
 ///
 /// # Errors
-/// As [`Error`].
+/// As [`Error`]. What was stored is removed again then, unless others write to the store: they may rely on it.
 pub fn pack_diff(
+    store: &LocalStore,
+    request: Request,
+    hold: Option<hold::Hold>,
+    options: Options,
+    monitor: &dyn Monitor,
+    cancel: &Cancel,
+) -> Result<Packed, Error> {
+    let mut session = store.session().map_err(build::Error::from)?;
+    pack(store, request, hold, options, monitor, cancel).inspect_err(|_| build::give_up(&mut *session))
+}
+
+fn pack(
     store: &LocalStore,
     request: Request,
     hold: Option<hold::Hold>,

@@ -187,7 +187,7 @@ fn read_layer(source: &dyn Source, digest: &LayerDigest, number: u32, sorter: &m
     let header = read_header(&mut source.open_layer(digest)?, digest).map_err(failed)?;
     let extents = read_extents(&mut source.open_layer(digest)?, digest, &source.describe())?;
     let map = Map::decode(&extents).map_err(|source| Error::Extents { layer: *digest, source })?;
-    let locations = source.read_locations(digest)?;
+    let locations = source.read_locations(digest, map.extents().len() as u64)?;
     add_chunks(digest, number, map, &locations, sorter)?;
     Ok(header.stored_bytes())
 }

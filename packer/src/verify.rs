@@ -174,7 +174,7 @@ impl Verification<'_> {
                 self.wrong(&digest, format!("states {stated} {what}, has {is}"));
             }
         }
-        match self.source.read_locations(&digest) {
+        match self.source.read_locations(&digest, map.extents().len() as u64) {
             Ok(locations) if locations.records.len() == map.extents().len() => self.frames.add(map, &locations),
             Ok(locations) => {
                 let (records, extents) = (locations.records.len(), map.extents().len());

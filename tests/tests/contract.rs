@@ -61,7 +61,7 @@ fn an_image_round_trips() {
 
 /// Every chunk of a layer is where its locations say.
 fn assert_chunks(store: &dyn Store, sample: &Sample) {
-    let locations = store.read_locations(&sample.digest()).unwrap();
+    let locations = store.read_locations(&sample.digest(), u64::MAX).unwrap();
     assert_eq!(locations.records.len(), sample.chunks.len());
     for (record, chunk) in locations.records.iter().zip(&sample.chunks) {
         let pack = &locations.packs[record.pack.get() as usize];
@@ -82,7 +82,7 @@ fn what_is_absent_is_not_found() {
             store.read_image(&image).err(),
             store.read_environment(&dsec_format::EnvironmentDigest::of(b"e")).err(),
             store.read_layer(&layer).err(),
-            store.read_locations(&layer).err(),
+            store.read_locations(&layer, u64::MAX).err(),
             store.open_layer(&layer).err(),
             store.read_pack(&pack, 0, 1).err(),
             store.pack_bytes(&pack).err(),

@@ -34,7 +34,7 @@ impl Fixture {
         let environment = store.put_environment(&Environment::new(image)).unwrap();
         store.set_ref(&name("app"), Target::Image(image), Expected::Absent).unwrap();
         store.set_ref(&name("env"), Target::Environment(environment), Expected::Absent).unwrap();
-        let pack = store.read_locations(&sample.digest()).unwrap().packs[0];
+        let pack = store.read_locations(&sample.digest(), u64::MAX).unwrap().packs[0];
         Self { directory, sample, image, environment, pack }
     }
 
@@ -218,7 +218,7 @@ fn damaged_and_misplaced_refs_are_found() {
 fn wrong_locations_are_found_and_lead_to_no_wrong_bytes() {
     let fixture = Fixture::new();
     let layer = fixture.sample.digest();
-    let mut locations = fixture.open().read_locations(&layer).unwrap();
+    let mut locations = fixture.open().read_locations(&layer, u64::MAX).unwrap();
     // Two chunks of the same length in one frame change places.
     let (a, b) = (locations.records[0], locations.records[1]);
     (locations.records[0], locations.records[1]) = (b, a);

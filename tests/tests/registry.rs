@@ -359,7 +359,7 @@ fn an_answer_that_is_cut_is_asked_for_again_and_never_taken_for_whole() {
     let sample = Sample::seeded(0, 2000, 1000);
     publish(&local, "app", &[&sample]);
     let registry = Registry::start(&path, &[]).unwrap();
-    let locations = local.read_locations(&sample.digest()).unwrap();
+    let locations = local.read_locations(&sample.digest(), u64::MAX).unwrap();
     let bytes = local.pack_bytes(&locations.packs[0]).unwrap();
     let good = local.read_pack(&locations.packs[0], 0, bytes).unwrap();
     for after_bytes in [0, 50, 250, 1_000, 20_000, 40_000] {

@@ -87,7 +87,7 @@ fn an_answer_that_goes_on_may_take_longer_than_the_timeout_for_progress() {
         }
         Ok(())
     });
-    let found = connect(&url, 500, 20_000).read_locations(&sample.digest()).unwrap();
+    let found = connect(&url, 500, 20_000).read_locations(&sample.digest(), u64::MAX).unwrap();
     assert_eq!(found.records.len(), 100);
 }
 
@@ -103,7 +103,7 @@ fn a_large_object_goes_on_where_its_connection_was_lost() {
         counted.fetch_add(piece.len(), Ordering::Relaxed);
         stream.write_all(piece)
     });
-    connect(&url, 2000, 20_000).read_locations(&sample.digest()).unwrap();
+    connect(&url, 2000, 20_000).read_locations(&sample.digest(), u64::MAX).unwrap();
     assert_eq!(sent.load(Ordering::Relaxed), length, "bytes were sent twice");
 }
 
@@ -151,4 +151,33 @@ fn the_check_of_an_upload_may_take_longer_than_any_one_answer() {
     let file = directory.path().join("pack");
     fs::write(&file, b"abc").unwrap();
     connect(&url, 300, 20_000).put_pack(&dsec_format::PackDigest::of(b"abc"), &file).unwrap();
+}
+
+#[test]
+fn locations_that_are_larger_than_the_layer_can_have_are_not_read() {
+    let sample = Sample::seeded(0, 100, 100);
+    let taken = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&taken);
+    let url = serve(move |_, stream| {
+        write!(stream, "HTTP/1.1 200 OK\r\ncontent-length: 1000000000\r\n\r\n")?;
+        loop {
+            stream.write_all(&[0; 1000])?;
+            counted.fetch_add(1000, Ordering::Relaxed);
+        }
+    });
+    let error = connect(&url, 2000, 20_000).read_locations(&sample.digest(), 100).unwrap_err();
+    assert!(matches!(error, Error::Damaged { .. }), "{error:?}");
+    // What the kernel has taken meanwhile, not what was announced.
+    assert!(taken.load(Ordering::Relaxed) < 100_000_000);
+
+    let directory = tempfile::tempdir().unwrap();
+    let store = LocalStore::create(directory.path()).unwrap();
+    sample.put(&store, 1 << 20).unwrap();
+    assert_eq!(store.read_locations(&sample.digest(), 100).unwrap().records.len(), 100);
+    let error = store.read_locations(&sample.digest(), 49).unwrap_err();
+    assert!(matches!(error, Error::Damaged { .. }), "{error:?}");
+    let path = Object::locations(&sample.digest()).path(directory.path());
+    fs::OpenOptions::new().write(true).open(path).unwrap().set_len(1 << 40).unwrap();
+    let error = store.read_locations(&sample.digest(), 100).unwrap_err();
+    assert!(matches!(error, Error::Damaged { .. }), "{error:?}");
 }

@@ -139,7 +139,7 @@ fn a_damaged_source_is_named_and_the_destination_keeps_its_ref() {
     pair.push("app").unwrap();
     let new = Sample::seeded(100, 10, 3000);
     pair.publish("app", &[&new]);
-    let pack = pair.from.read_locations(&new.digest()).unwrap().packs[0];
+    let pack = pair.from.read_locations(&new.digest(), u64::MAX).unwrap().packs[0];
     let path = Object::pack(&pack).path(pair.from.path());
     let mut bytes = fs::read(&path).unwrap();
     bytes[200] ^= 1;
@@ -219,8 +219,8 @@ impl Source for Counting<'_> {
     fn read_layer(&self, digest: &LayerDigest) -> Result<Layer> {
         self.inner.read_layer(digest)
     }
-    fn read_locations(&self, digest: &LayerDigest) -> Result<Locations> {
-        self.inner.read_locations(digest)
+    fn read_locations(&self, digest: &LayerDigest, chunks: u64) -> Result<Locations> {
+        self.inner.read_locations(digest, chunks)
     }
     fn read_pack(&self, digest: &PackDigest, offset: u64, bytes: u64) -> Result<Vec<u8>> {
         self.reads.fetch_add(1, Ordering::Relaxed);
@@ -238,7 +238,7 @@ fn reads_are_joined_and_fetch_each_frame_once() {
     let sample = Sample::seeded(0, 2000, 6000);
     pair.publish("app", &[&sample]);
     let stored: u64 = {
-        let locations = pair.from.read_locations(&sample.digest()).unwrap();
+        let locations = pair.from.read_locations(&sample.digest(), u64::MAX).unwrap();
         let frames: std::collections::BTreeMap<_, _> = locations
             .records
             .iter()
@@ -262,7 +262,7 @@ fn a_reader_refuses_bytes_that_are_not_the_chunk() {
     let pair = Pair::new();
     let sample = Sample::seeded(0, 20, 3000);
     pair.publish("app", &[&sample]);
-    let locations = pair.from.read_locations(&sample.digest()).unwrap();
+    let locations = pair.from.read_locations(&sample.digest(), u64::MAX).unwrap();
     let path = Object::pack(&locations.packs[0]).path(pair.from.path());
     damage_byte(&path, locations.records[3].frame_offset.get() + 7);
     let mut reader = ChunkReader::open(&pair.from, &sample.digest()).unwrap();

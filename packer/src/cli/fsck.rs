@@ -24,10 +24,14 @@ pub(crate) struct Fsck {
     /// Leave out the data in packs; their tables are checked all the same
     #[arg(long)]
     quick: bool,
+    /// Set damaged objects aside in the store's quarantine: they count as missing, and the next push, pull or build of what
+    /// needs them brings them again; locations are made anew
+    #[arg(long)]
+    repair: bool,
     /// Remove packs and layers that nothing names, which writers that failed or were killed have left; nothing else is done
     ///
     /// While others write to the store, only what is older than a day: they may rely on the rest.
-    #[arg(long, conflicts_with = "quick")]
+    #[arg(long, conflicts_with_all = ["quick", "repair"])]
     remove_unnamed: bool,
     /// Remove what is at least so old, whether or not others write to the store; a write that relied on it fails then
     #[arg(long, value_name = "SECONDS", requires = "remove_unnamed")]
@@ -77,6 +81,13 @@ impl fmt::Display for Report {
                 report.unnamed_packs
             )?;
         }
+        if report.set_aside > 0 {
+            write!(
+                f,
+                "\n{} objects are set aside in its quarantine; delete them when nobody wants them",
+                report.set_aside
+            )?;
+        }
         Ok(())
     }
 }
@@ -92,7 +103,7 @@ impl Fsck {
         }
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let monitor = StoreMonitor { monitor: &context.progress, cancel: &context.cancel, moving: Stage::Check };
-        let report = fsck(&store, &Options { quick: self.quick, threads }, &monitor)?;
+        let report = fsck(&store, &Options { quick: self.quick, threads, repair: self.repair }, &monitor)?;
         context.progress.clear();
         let count = report.findings.iter().filter(|finding| finding.is_damage()).count();
         context.output.print(&Report { report })?;

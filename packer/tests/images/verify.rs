@@ -179,7 +179,7 @@ fn a_sound_image_has_no_findings_and_damage_is_found() {
     lying.layers[0].inodes += 1;
     assert_eq!(findings(&lab, &lying).len(), 1);
 
-    let locations = lab.store.read_locations(&image.layers[0].digest).unwrap();
+    let locations = lab.store.read_locations(&image.layers[0].digest, u64::MAX).unwrap();
     let pack = locations.packs[0];
     let path = find(&lab.path("store"), &pack.hex());
     let sound = fs_err::read(&path).unwrap();

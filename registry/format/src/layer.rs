@@ -338,7 +338,9 @@ fn decompress(
         Codec::Plain => stored.to_vec(),
         Codec::Zstd => zstd::bulk::decompress(stored, capacity).map_err(|_| Error::Blob { blob })?,
     };
-    if BlobDigest::of(&plain) == *digest { Ok(plain) } else { Err(Error::Blob { blob }) }
+    // The record states both: bytes with this digest may still be fewer than it says.
+    let is_stated = plain.len() == capacity && BlobDigest::of(&plain) == *digest;
+    if is_stated { Ok(plain) } else { Err(Error::Blob { blob }) }
 }
 
 #[cfg(test)]
@@ -365,6 +367,32 @@ mod tests {
             layer.identity.metadata_bytes = U64::new(metadata_bytes);
             let plain_bytes = metadata_bytes + layer.extents.len() as u64;
             assert_eq!(Layer::decode(&layer.encode(3), &layer.digest()), Err(Error::InMemory { plain_bytes }));
+        }
+    }
+
+    #[test]
+    fn parts_that_are_shorter_than_stated_are_refused() {
+        for (metadata, blob) in [(true, "metadata"), (false, "extent map")] {
+            for plain in [false, true] {
+                let mut layer = sample();
+                let mut stored = layer.encode(3);
+                // The digest is that of the bytes; the size beside it is not theirs.
+                let size =
+                    if metadata { &mut layer.identity.metadata_bytes } else { &mut layer.identity.extents_bytes };
+                *size = U64::new(size.get() + 4096);
+                if plain {
+                    let (_, storage) = Header::mut_from_prefix(&mut stored).map(|(header, _)| ((), header)).unwrap();
+                    storage.storage.metadata_codec = Codec::Plain as u8;
+                    storage.storage.extents_codec = Codec::Plain as u8;
+                    storage.storage.metadata_stored_bytes = U64::new(layer.metadata.len() as u64);
+                    storage.storage.extents_stored_bytes = U64::new(layer.extents.len() as u64);
+                    stored.truncate(HEADER_BYTES);
+                    stored.extend_from_slice(&layer.metadata);
+                    stored.extend_from_slice(&layer.extents);
+                }
+                stored[..IDENTITY_BYTES].copy_from_slice(layer.identity.as_bytes());
+                assert_eq!(Layer::decode(&stored, &layer.digest()), Err(Error::Blob { blob }));
+            }
         }
     }
 

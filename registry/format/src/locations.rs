@@ -173,6 +173,12 @@ impl Head {
     }
 }
 
+/// Most bytes of the locations of a layer with so many chunks: each may lie in a pack of its own.
+#[must_use]
+pub const fn most_bytes(chunks: u64) -> u64 {
+    chunks.saturating_mul((RECORD_BYTES + size_of::<PackDigest>()) as u64).saturating_add(HEADER_BYTES as u64)
+}
+
 /// Bytes of locations with so many packs and records.
 fn stored_bytes(packs: u32, records: u64) -> Option<u64> {
     let packs_bytes = u64::from(packs) * size_of::<PackDigest>() as u64;

@@ -49,7 +49,7 @@ impl<'a> ChunkReader<'a> {
     /// As [`Source::read_locations`]; a map that is malformed.
     pub fn with_extents(source: &'a dyn Source, layer: &LayerDigest, extents: Vec<u8>) -> Result<Self> {
         let map = Map::decode(&extents).map_err(|error| layer::damaged(layer, &source.describe(), error))?;
-        let locations = source.read_locations(layer)?;
+        let locations = source.read_locations(layer, map.extents().len() as u64)?;
         check_locations(source, layer, map.extents(), &locations)?;
         Ok(Self { source, layer: *layer, extents, locations, frames: LruCache::new(FRAMES_KEPT) })
     }

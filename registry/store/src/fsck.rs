@@ -4,6 +4,7 @@
 //! checked from the bottom up, so a push that runs meanwhile, which writes in the opposite order, makes no false finding.
 
 mod finding;
+mod repair;
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -29,6 +30,8 @@ use crate::monitor::{Monitor, Stage};
 use crate::pack::{self, ReadError};
 use crate::source::Source;
 
+use repair::Wanted;
+
 pub use finding::{Finding, Report};
 
 /// How thorough a check is.
@@ -38,11 +41,14 @@ pub struct Options {
     pub quick: bool,
     /// Packs that are checked side by side.
     pub threads: usize,
+    /// Set damaged objects aside, so that they count as missing and the next push, pull or build brings them again; make
+    /// locations anew.
+    pub repair: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { quick: false, threads: 2 }
+        Self { quick: false, threads: 2, repair: false }
     }
 }
 
@@ -54,7 +60,7 @@ impl Default for Options {
 pub fn fsck(store: &LocalStore, options: &Options, monitor: &dyn Monitor) -> Result<Report> {
     // An index of its own: that of the store may remember tables that have been damaged since.
     let index = Index::new(store.path());
-    let mut check = Check { store, monitor, index, report: Report::default() };
+    let mut check = Check { store, monitor, index, report: Report::default(), wanted: Wanted::default() };
     let refs = check.refs()?;
     let environments = check.list(Kind::Environment)?;
     let images = check.list(Kind::Image)?;
@@ -99,6 +105,10 @@ pub fn fsck(store: &LocalStore, options: &Options, monitor: &dyn Monitor) -> Res
         check.reference(&name, &good_images, &good_environments);
     }
     check.leftovers()?;
+    if options.repair {
+        check.report.findings.extend(repair::repair(store, check.wanted)?);
+    }
+    check.report.set_aside = store.quarantined()?;
     Ok(check.report)
 }
 
@@ -107,6 +117,7 @@ struct Check<'a> {
     monitor: &'a dyn Monitor,
     index: Index,
     report: Report,
+    wanted: Wanted,
 }
 
 impl Check<'_> {
@@ -128,6 +139,9 @@ impl Check<'_> {
 
     /// Notes what is wrong with an object that could not be read or decoded.
     fn bad(&mut self, object: Object, error: Error) {
+        if matches!(error, Error::Damaged { .. }) {
+            self.wanted.bad.push(object);
+        }
         let path = self.path(object);
         self.find(Finding::of_object(object, path, error));
     }
@@ -179,7 +193,7 @@ impl Check<'_> {
                         let object = Object::pack(&digest);
                         let path = object.path(self.store.path());
                         if let Err(error) = check_pack(&path, &digest, options.quick) {
-                            lock(&found).push((digest, Finding::of_object(object, path, error)));
+                            lock(&found).push((digest, error));
                         }
                         self.monitor.advance(1);
                     }
@@ -192,7 +206,9 @@ impl Check<'_> {
         let mut found = found.into_inner().unwrap_or_default();
         found.sort_by_key(|(digest, _)| *digest);
         let bad = found.iter().map(|(digest, _)| *digest).collect();
-        self.report.findings.extend(found.into_iter().map(|(_, finding)| finding));
+        for (digest, error) in found {
+            self.bad(Object::pack(&digest), error);
+        }
         Ok(bad)
     }
 
@@ -200,7 +216,7 @@ impl Check<'_> {
     fn layer(&mut self, digest: &LayerDigest, bad_packs: &HashSet<PackDigest>) -> Result<Option<Identity>> {
         let object = Object::layer(digest);
         let mut extents = Vec::new();
-        let identity = match self.unpack(digest, &mut extents) {
+        let identity = match unpack(self.store, digest, &mut extents) {
             Ok(identity) => identity,
             Err(error) => {
                 self.bad(object, error);
@@ -220,14 +236,6 @@ impl Check<'_> {
         Ok(whole.then_some(identity))
     }
 
-    fn unpack(&self, digest: &LayerDigest, extents: &mut Vec<u8>) -> Result<Identity> {
-        let mut stored = io::BufReader::new(self.store.open_object(Object::layer(digest))?);
-        layer::unpack(&mut stored, digest, &mut io::sink(), extents).map_err(|error| match error {
-            UnpackError::Read(error) | UnpackError::Write(error) => Error::Io(error),
-            UnpackError::Damaged(error) => layer::damaged(digest, &self.store.describe(), error),
-        })
-    }
-
     /// Whether every chunk of a layer is in a pack that is right.
     fn chunks_of(&mut self, layer: &LayerDigest, extents: &[Extent], bad: &HashSet<PackDigest>) -> Result<bool> {
         let mut lacking = 0u64;
@@ -242,13 +250,14 @@ impl Check<'_> {
             }
         }
         let Some((chunk, pack)) = first else { return Ok(true) };
+        self.wanted.displaced.push(*layer);
         self.find(Finding::LacksChunks { layer: *layer, lacking, chunk, pack });
         Ok(false)
     }
 
     fn locations_of(&mut self, layer: &LayerDigest, extents: &[Extent]) -> Result<()> {
         let object = Object::locations(layer);
-        let locations = self.store.read_locations(layer).and_then(|locations| {
+        let locations = self.store.read_locations(layer, extents.len() as u64).and_then(|locations| {
             check_locations(self.store, layer, extents, &locations)?;
             Ok(locations)
         });
@@ -256,6 +265,7 @@ impl Check<'_> {
             Err(error) => self.bad(object, error),
             Ok(locations) => {
                 if let Some(extent) = self.misplaced(extents, &locations)? {
+                    self.wanted.bad.push(object);
                     let path = self.path(object);
                     self.find(Finding::Misplaced { layer: *layer, chunk: extent.chunk, path });
                 }
@@ -383,6 +393,15 @@ impl Check<'_> {
         }
         Ok(())
     }
+}
+
+/// Checks the stored bytes of a layer; gives its extent map too.
+fn unpack(store: &LocalStore, digest: &LayerDigest, extents: &mut Vec<u8>) -> Result<Identity> {
+    let mut stored = io::BufReader::new(store.open_object(Object::layer(digest))?);
+    layer::unpack(&mut stored, digest, &mut io::sink(), extents).map_err(|error| match error {
+        UnpackError::Read(error) | UnpackError::Write(error) => Error::Io(error),
+        UnpackError::Damaged(error) => layer::damaged(digest, &store.describe(), error),
+    })
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {

@@ -8,6 +8,7 @@ use dsec_format::LayerDigest;
 use dsec_format::digest::BlobDigest;
 use dsec_format::frame::Codec;
 use dsec_format::layer::{self, Blob, HEADER_BYTES, Header, Identity, Storage, Totals};
+use dsec_format::locations;
 use fs_err as fs;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
@@ -162,6 +163,21 @@ pub fn read_extents(stored: &mut dyn Read, digest: &LayerDigest, store: &str) ->
             allowed_bytes: MAX_IN_MEMORY_BYTES,
         }),
     }
+}
+
+/// Refuses locations of `have_bytes` bytes that are too many for a layer of `chunks` chunks, or for memory.
+pub(crate) fn bound_locations(layer: &LayerDigest, chunks: u64, have_bytes: u64, store: &str) -> Result<(), Error> {
+    let object = Object::locations(layer).to_string();
+    let need_bytes = locations::most_bytes(chunks);
+    if have_bytes > need_bytes {
+        return Err(Error::Damaged {
+            object,
+            store: store.to_owned(),
+            source: Damage::Length { need_bytes, have_bytes },
+        });
+    }
+    let allowed_bytes = MAX_IN_MEMORY_BYTES;
+    if have_bytes > allowed_bytes { Err(Error::TooLarge { object, have_bytes, allowed_bytes }) } else { Ok(()) }
 }
 
 /// Decodes the whole stored layer `digest`. `store` is for errors.

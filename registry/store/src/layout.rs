@@ -5,6 +5,7 @@
 //! packs/ab/HEX                also layers/, locations/, images/, environments/: two digits, then the whole digest
 //! refs/NAME/:TAG              NAME may have several parts, each a directory
 //! uploads/ID                  what has arrived of an upload
+//! quarantine/packs/HEX        also of the other kinds: damaged objects that a check has set aside
 //! locks/NAME                  files that are only locked, never read
 //! tmp/PID-RANDOM/             one per process that writes, with its locked file `lock`
 //! ```
@@ -24,6 +25,8 @@ pub const FORMAT_LINE: &str = "dsec.store.v1\n";
 pub const REFS: &str = "refs";
 /// Directory of unfinished uploads.
 pub const UPLOADS: &str = "uploads";
+/// Directory of objects that a check has set aside, by kind.
+pub const QUARANTINE: &str = "quarantine";
 /// Directory of lock files.
 pub const LOCKS: &str = "locks";
 /// Directory of temporary files.
@@ -120,6 +123,12 @@ impl Object {
     fn hex(&self) -> String {
         // The kinds of digests differ only in their type; the digits are the same.
         PackDigest::from_bytes(self.digest).hex()
+    }
+
+    /// Where it is set aside in the store at `root`.
+    #[must_use]
+    pub fn quarantine_path(&self, root: &Path) -> PathBuf {
+        root.join(QUARANTINE).join(self.kind.directory()).join(self.hex())
     }
 
     /// Its file in the store at `root`.

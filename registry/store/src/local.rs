@@ -4,6 +4,7 @@
 //! image only when its layers were, a ref only when its target was. Any number of processes may use one directory at a
 //! time. There is no database: the directory is all there is, and the chunk index is derived from it.
 
+mod quarantine;
 mod read;
 mod refs;
 pub mod unnamed;

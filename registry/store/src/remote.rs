@@ -103,15 +103,13 @@ impl RemoteStore {
         self.http.call(&call, |response| response.bytes(allowed_bytes))
     }
 
-    /// Reads an object that may be large: after a lost connection it goes on where it was.
-    fn read_large(&self, object: Object, path: &str) -> Result<Vec<u8>> {
+    /// Reads an object that may be large, when `bound` allows its size: after a lost connection it goes on where it was.
+    fn read_large(&self, object: Object, path: &str, bound: &dyn Fn(u64) -> Result<()>) -> Result<Vec<u8>> {
         let reader = object::Reader::open(Arc::clone(&self.http), path, object)?;
-        let (have_bytes, allowed_bytes) = (reader.total(), MAX_IN_MEMORY_BYTES);
-        if have_bytes > allowed_bytes {
-            return Err(Error::TooLarge { object: object.to_string(), have_bytes, allowed_bytes });
-        }
+        let total = reader.total();
+        bound(total)?;
         let mut bytes = Vec::new();
-        let read = reader.take(allowed_bytes).read_to_end(&mut bytes);
+        let read = reader.take(total).read_to_end(&mut bytes);
         // The stream sends the store's own error through the reader.
         read.map_err(|error| error.downcast::<Error>().unwrap_or_else(Error::Io))?;
         Ok(bytes)
@@ -197,14 +195,19 @@ impl Source for RemoteStore {
 
     fn read_layer(&self, digest: &LayerDigest) -> Result<Layer> {
         let object = Object::layer(digest);
-        let bytes = self.read_large(object, &Self::object_path(object))?;
+        let bound = |have_bytes| {
+            let (object, allowed_bytes) = (object.to_string(), MAX_IN_MEMORY_BYTES);
+            if have_bytes > allowed_bytes { Err(Error::TooLarge { object, have_bytes, allowed_bytes }) } else { Ok(()) }
+        };
+        let bytes = self.read_large(object, &Self::object_path(object), &bound)?;
         layer::decode(&bytes, digest, &self.describe())
     }
 
-    fn read_locations(&self, digest: &LayerDigest) -> Result<Locations> {
+    fn read_locations(&self, digest: &LayerDigest, chunks: u64) -> Result<Locations> {
         let object = Object::locations(digest);
         let path = format!("{}/locations", Self::object_path(Object::layer(digest)));
-        let bytes = self.read_large(object, &path)?;
+        let bound = |bytes| layer::bound_locations(digest, chunks, bytes, &self.describe());
+        let bytes = self.read_large(object, &path, &bound)?;
         Locations::decode(&bytes, digest).map_err(|error| self.damaged(object, error))
     }
 

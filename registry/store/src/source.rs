@@ -60,11 +60,13 @@ pub trait Source: Send + Sync {
     /// As [`Source::read_ref`].
     fn read_layer(&self, digest: &LayerDigest) -> Result<Layer>;
 
-    /// Where the chunks of a layer lie in this store.
+    /// Where the chunks of a layer, so many by its extent map, lie in this store. Nothing above locations states their
+    /// size: without the number of chunks a source could make its reader hold anything.
     ///
     /// # Errors
-    /// As [`Source::read_ref`].
-    fn read_locations(&self, digest: &LayerDigest) -> Result<Locations>;
+    /// As [`Source::read_ref`]; locations that are larger than those of so many chunks can be are
+    /// [`crate::Error::Damaged`], before they are read.
+    fn read_locations(&self, digest: &LayerDigest, chunks: u64) -> Result<Locations>;
 
     /// Exactly `bytes` bytes of a pack from `offset`, unchecked.
     ///

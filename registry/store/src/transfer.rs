@@ -215,7 +215,7 @@ impl Transfer<'_> {
         if map.extents().is_empty() {
             return Ok(());
         }
-        let locations = self.from.read_locations(digest)?;
+        let locations = self.from.read_locations(digest, map.extents().len() as u64)?;
         check_locations(self.from, digest, map.extents(), &locations)?;
         let windows = map.extents().chunks(MAX_QUERY_CHUNKS).zip(locations.records.chunks(MAX_QUERY_CHUNKS));
         for (extents, records) in windows {

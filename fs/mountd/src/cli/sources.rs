@@ -83,8 +83,8 @@ impl Source for Directory {
         self.store()?.read_layer(digest)
     }
 
-    fn read_locations(&self, digest: &LayerDigest) -> Result<Locations> {
-        self.store()?.read_locations(digest)
+    fn read_locations(&self, digest: &LayerDigest, chunks: u64) -> Result<Locations> {
+        self.store()?.read_locations(digest, chunks)
     }
 
     fn read_pack(&self, digest: &PackDigest, offset: u64, bytes: u64) -> Result<Vec<u8>> {

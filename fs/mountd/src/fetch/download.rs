@@ -60,7 +60,7 @@ impl Shared {
         if let Some(located) = layer.located(index) {
             return Ok(located);
         }
-        let answer = remote.source().read_locations(layer.digest());
+        let answer = remote.source().read_locations(layer.digest(), layer.map().extents().len() as u64);
         remote.note(&answer);
         let locations = answer?;
         // One record an extent: before anything is made of what may be far more.

@@ -78,7 +78,7 @@ impl Source for Huge {
         panic!("layers are streamed")
     }
 
-    fn read_locations(&self, _: &LayerDigest) -> Result<Locations> {
+    fn read_locations(&self, _: &LayerDigest, _: u64) -> Result<Locations> {
         panic!("nobody reads")
     }
 

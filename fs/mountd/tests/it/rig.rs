@@ -128,12 +128,12 @@ impl Source for Shared {
         self.0.store.read_layer(digest)
     }
 
-    fn read_locations(&self, digest: &LayerDigest) -> Result<Locations> {
+    fn read_locations(&self, digest: &LayerDigest, chunks: u64) -> Result<Locations> {
         *self.0.locations_asked.lock().unwrap() += 1;
         // What is wrong with bytes is wrong with packs only: locations carry a digest of their own.
         let after = *self.0.after.lock().unwrap();
         let fault = after.and_then(|fault| self.0.failure(fault, "locations".to_owned()));
-        let mut locations = fault.map_or_else(|| self.0.store.read_locations(digest), Err)?;
+        let mut locations = fault.map_or_else(|| self.0.store.read_locations(digest, chunks), Err)?;
         if after == Some(Fault::Padded) {
             locations.records.extend_from_within(..);
         }

@@ -78,6 +78,20 @@ pub enum Finding {
         /// The file.
         path: PathBuf,
     },
+    /// An object was damaged and is in the quarantine now: it counts as missing, and whoever has it may bring it again.
+    #[error("{object} was set aside ({})", path.display())]
+    SetAside {
+        /// Kind and name of the object.
+        object: String,
+        /// Where it is now.
+        path: PathBuf,
+    },
+    /// The locations of a layer were made anew.
+    #[error("locations of layer {layer} were made anew")]
+    Relocated {
+        /// The layer.
+        layer: LayerDigest,
+    },
     /// What a killed writer left behind. Harmless: nothing is lost, some space is.
     #[error("{} was left behind by a killed writer ({bytes} bytes)", path.display())]
     Leftover {
@@ -89,10 +103,19 @@ pub enum Finding {
 }
 
 impl Finding {
-    /// Whether something is lost or wrong. Everything but leftovers.
+    /// Whether something is lost or wrong. Everything but leftovers, and what was done about other findings.
     #[must_use]
     pub fn is_damage(&self) -> bool {
-        !matches!(self, Self::Leftover { .. })
+        match self {
+            Self::Damaged { .. }
+            | Self::Unreadable { .. }
+            | Self::Lacks { .. }
+            | Self::LacksChunks { .. }
+            | Self::Misplaced { .. }
+            | Self::Totals { .. }
+            | Self::Foreign { .. } => true,
+            Self::SetAside { .. } | Self::Relocated { .. } | Self::Leftover { .. } => false,
+        }
     }
 
     /// The file it is about, where there is one.
@@ -103,8 +126,9 @@ impl Finding {
             | Self::Unreadable { path, .. }
             | Self::Misplaced { path, .. }
             | Self::Foreign { path }
+            | Self::SetAside { path, .. }
             | Self::Leftover { path, .. } => Some(path),
-            Self::Lacks { .. } | Self::LacksChunks { .. } | Self::Totals { .. } => None,
+            Self::Lacks { .. } | Self::LacksChunks { .. } | Self::Totals { .. } | Self::Relocated { .. } => None,
         }
     }
 
@@ -121,7 +145,15 @@ impl Finding {
             Error::Damaged { source, .. } => Self::Damaged { object, path, problem: source.to_string() },
             Error::NotFound { .. } => Self::Unreadable { object, path, problem: "it is not there".to_owned() },
             Error::Io(error) => Self::Unreadable { object, path, problem: error.to_string() },
-            error => Self::Unreadable { object, path, problem: error.to_string() },
+            Error::Conflict { .. }
+            | Error::NotAStore { .. }
+            | Error::Url { .. }
+            | Error::Unreachable { .. }
+            | Error::Refused { .. }
+            | Error::TooLarge { .. }
+            | Error::Interrupted
+            | Error::Full { .. }
+            | Error::RegistryFull { .. } => Self::Unreadable { object, path, problem: error.to_string() },
         }
     }
 }
@@ -149,6 +181,8 @@ pub struct Report {
     pub unnamed_packs: u64,
     /// Bytes of those.
     pub unnamed_bytes: u64,
+    /// Objects in the quarantine.
+    pub set_aside: u64,
     /// Unfinished uploads. They may still be going on.
     pub uploads: u64,
     /// Bytes of unfinished uploads.
@@ -179,7 +213,12 @@ impl Report {
                 object == name
             }
             Finding::Totals { image, .. } => format!("{} {image}", Kind::Image.noun()) == name,
-            _ => false,
+            Finding::LacksChunks { .. }
+            | Finding::Misplaced { .. }
+            | Finding::Foreign { .. }
+            | Finding::SetAside { .. }
+            | Finding::Relocated { .. }
+            | Finding::Leftover { .. } => false,
         })
     }
 }

@@ -102,8 +102,10 @@ impl Source for LocalStore {
         layer::decode(&bytes, digest, &self.object_path(object).display().to_string())
     }
 
-    fn read_locations(&self, digest: &LayerDigest) -> Result<Locations> {
+    fn read_locations(&self, digest: &LayerDigest, chunks: u64) -> Result<Locations> {
         let object = Object::locations(digest);
+        let have_bytes = self.open_object(object)?.metadata()?.len();
+        layer::bound_locations(digest, chunks, have_bytes, &self.object_path(object).display().to_string())?;
         let bytes = self.read_object(object, MAX_IN_MEMORY_BYTES)?;
         Locations::decode(&bytes, digest).map_err(|error| self.damaged(object, error))
     }

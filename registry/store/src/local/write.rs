@@ -78,14 +78,17 @@ impl LocalStore {
         self.join_writers()?;
         let _naming = self.naming()?;
         let locations = self.settled_locations_of(map)?;
+        self.put_locations(digest, &locations)?;
+        self.disk.publish(file, &self.object_path(object)).map_err(|error| self.io(error))
+    }
+
+    pub(super) fn put_locations(&self, layer: &LayerDigest, locations: &Locations) -> Result<()> {
         let scratch = self.scratch()?;
         let temporary = scratch.path().join("locations");
-        let publish = || -> io::Result<()> {
-            self.disk.write(&temporary, &locations.encode(digest))?;
-            self.disk.publish(&temporary, &self.object_path(Object::locations(digest)))?;
-            self.disk.publish(file, &self.object_path(object))
-        };
-        publish().map_err(|error| self.io(error))
+        let written = self.disk.write(&temporary, &locations.encode(layer));
+        written
+            .and_then(|()| self.disk.publish(&temporary, &self.object_path(Object::locations(layer))))
+            .map_err(|error| self.io(error))
     }
 
     /// Checks a layer in stored form; gives its plain extent map.
@@ -126,7 +129,7 @@ impl LocalStore {
     }
 
     /// As [`LocalStore::locations_of`], in packs that are durable, whoever has brought them.
-    fn settled_locations_of(&self, map: Map<'_>) -> Result<Locations> {
+    pub(super) fn settled_locations_of(&self, map: Map<'_>) -> Result<Locations> {
         loop {
             let locations = self.locations_of(map)?;
             let paths: Vec<_> = locations.packs.iter().map(|pack| self.object_path(Object::pack(pack))).collect();
