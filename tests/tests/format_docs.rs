@@ -262,6 +262,7 @@ fn store_directory() {
     expected.extend(layout::Kind::ALL.iter().map(|kind| format!("{}/ab/HEX", kind.directory())));
     expected.push(format!("{}/NAME/{}TAG", layout::REFS, layout::TAG_PREFIX));
     expected.push(format!("{}/ID", layout::UPLOADS));
+    expected.push(format!("{}/KIND/HEX", layout::QUARANTINE));
     expected.push(format!("{}/NAME", layout::LOCKS));
     expected.push(format!("{}/PID-RANDOM/", layout::TMP));
     assert_eq!(paths, expected);
