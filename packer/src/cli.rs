@@ -4,16 +4,13 @@
 //! to standard error (progress, warnings, errors), hints, exit codes, signals.
 
 mod build;
-mod completion;
 mod context;
 mod error;
-mod exit;
 mod failures;
 mod fsck;
 mod limits;
-mod man;
 mod mount;
-mod output;
+mod names;
 mod pack_diff;
 mod progress;
 mod refs;
@@ -26,11 +23,13 @@ mod verify;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use tracing_subscriber::filter::LevelFilter;
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use dsec_commandline::help::About;
+use dsec_commandline::log::Log;
+use dsec_commandline::pages::{Completion, Man};
+use dsec_commandline::{Exit, token, usage};
 
 use context::Context;
-use exit::Exit;
 
 /// Build, verify, move and take apart images for agent environments.
 #[derive(Debug, Parser)]
@@ -46,18 +45,17 @@ struct Cli {
 #[derive(Debug, Args)]
 #[command(next_display_order = 1000)]
 struct Global {
-    /// The local store. Default: /var/lib/dsec/store for root, else $XDG_DATA_HOME/dsec/store
+    /// The local store [default: /var/lib/dsec/store for root, else dsec/store in the user's data directory]
     #[arg(long, global = true, env = "DSEC_STORE", value_name = "DIR", hide_env_values = true)]
     store: Option<PathBuf>,
-    /// Print the result as one JSON object
+    /// Print the result, or the error, as one JSON object
     #[arg(long, global = true)]
     json: bool,
     /// Show no progress
     #[arg(long, short, global = true)]
     quiet: bool,
-    /// Least severe log lines to show on standard error: off, error, warn, info, debug, trace
-    #[arg(long, global = true, env = "DSEC_LOG", value_name = "LEVEL", default_value = "warn", hide_env_values = true)]
-    log: LevelFilter,
+    #[command(flatten)]
+    log: Log,
 }
 
 #[derive(Debug, Subcommand)]
@@ -76,8 +74,8 @@ enum Command {
     PackDiff(Box<pack_diff::PackDiff>),
     Report(report::Report),
     Fsck(fsck::Fsck),
-    Completion(completion::Completion),
-    Man(man::Man),
+    Completion(Completion),
+    Man(Man),
 }
 
 impl Command {
@@ -97,29 +95,59 @@ impl Command {
             Self::PackDiff(command) => command.run(context),
             Self::Report(command) => command.run(context),
             Self::Fsck(command) => command.run(context),
-            Self::Completion(command) => command.run(context),
-            Self::Man(command) => command.run(context),
+            Self::Completion(page) => Ok(page.run(command(), context.output).map(|()| Exit::Success)?),
+            Self::Man(page) => Ok(page.run(command(), context.output).map(|()| Exit::Success)?),
         }
     }
 }
 
-/// The parser, with the exit codes in its long help.
+const ABOUT: About = About {
+    examples: "\
+# From a directory, a tar or an OCI layout, into the local store
+dsec-pack build /srv/debian --ref debian:stable
+# To a registry and back; only what is missing moves
+dsec-pack push debian:stable http://registry:7300
+dsec-pack pull debian:stable http://registry:7300
+# What a sandbox has changed, as an image
+dsec-pack pack-diff SANDBOX debian:noted
+# What is there, what it takes, whether it is whole
+dsec-pack ls
+dsec-pack report
+dsec-pack verify debian:stable --against /srv/debian",
+    variables: &[
+        (token::VARIABLE, "the registry's token, when there is no --token-file"),
+        ("HOME", "a user's store is below it when XDG_DATA_HOME is not set"),
+        ("XDG_DATA_HOME", "a user's data directory"),
+    ],
+    exits: &[
+        Exit::Success,
+        Exit::Failure,
+        Exit::Usage,
+        Exit::NotFound,
+        Exit::Input,
+        Exit::Damaged,
+        Exit::Unreachable,
+        Exit::Refused,
+        Exit::Full,
+        Exit::Conflict,
+        Exit::Different,
+        Exit::Interrupted,
+    ],
+};
+
+/// The parser, with examples, variables and exit codes in its long help.
 fn command() -> clap::Command {
-    Cli::command().after_long_help(exit::help())
+    ABOUT.add_to(Cli::command())
 }
 
 /// Runs the program.
 pub(crate) fn main() -> ExitCode {
-    let cli = match command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
+    let line: Vec<_> = std::env::args_os().collect();
+    let cli: Cli = match usage::read(command(), &line) {
         Ok(cli) => cli,
-        Err(error) => return error::report_usage(&error).into(),
+        Err(exit) => return exit.into(),
     };
-    tracing_subscriber::fmt()
-        .with_max_level(cli.global.log)
-        .with_writer(std::io::stderr)
-        .with_target(false)
-        .without_time()
-        .init();
+    cli.global.log.start(false);
     let exit = match Context::new(&cli.global).and_then(|context| {
         let result = cli.command.run(&context);
         context.progress.clear();
@@ -141,10 +169,9 @@ mod tests {
     }
 
     #[test]
-    fn the_long_help_lists_every_exit_code() {
-        let help = command().render_long_help().to_string();
-        for exit in Exit::ALL {
-            assert!(help.contains(&format!("{:>3}  {}", *exit as u8, exit.meaning())), "{exit:?} is missing");
-        }
+    fn the_reference_is_what_the_command_line_says() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/reference/dsec-pack.md").into();
+        let update = std::env::var_os("UPDATE_REFERENCE").is_some();
+        dsec_commandline::reference::check(command(), path, update).unwrap();
     }
 }

@@ -12,17 +12,18 @@ use cargo_metadata::{Metadata, MetadataCommand, Package};
 
 /// Every crate of ours and what it may use of ours. `dsec-tests` may use every library.
 const DIRECTION: &[(&str, &[&str])] = &[
+    ("dsec-commandline", &[]),
     ("dsec-format", &[]),
     ("dsec-sys", &[]),
     ("dsec-store", &["dsec-format"]),
     ("dsec-erofs", &["dsec-format"]),
     ("dsec-mountd-client", &["dsec-format"]),
-    ("dsec-registry", &["dsec-format", "dsec-store"]),
-    ("dsec-pack", &["dsec-erofs", "dsec-format", "dsec-mountd-client", "dsec-store"]),
-    ("dsec-mountd", &["dsec-erofs", "dsec-format", "dsec-mountd-client", "dsec-store", "dsec-sys"]),
+    ("dsec-registry", &["dsec-commandline", "dsec-format", "dsec-store"]),
+    ("dsec-pack", &["dsec-commandline", "dsec-erofs", "dsec-format", "dsec-mountd-client", "dsec-store"]),
+    ("dsec-mountd", &["dsec-commandline", "dsec-erofs", "dsec-format", "dsec-mountd-client", "dsec-store", "dsec-sys"]),
     ("dsec-sandbox", &["dsec-format", "dsec-sys"]),
     ("dsec-fleet", &["dsec-format", "dsec-mountd-client", "dsec-sandbox", "dsec-store"]),
-    ("dsec", &["dsec-fleet", "dsec-format"]),
+    ("dsec", &["dsec-commandline", "dsec-fleet", "dsec-format"]),
 ];
 /// The one crate that may say `unsafe`.
 const UNSAFE_CRATE: &str = "dsec-sys";

@@ -273,7 +273,7 @@ fn a_directory_that_is_no_store_is_refused() {
     refused("dsec.store.v2");
     fs::write(directory.path().join("format"), [0xff; 100_000]).unwrap();
     refused("format is");
-    assert!(matches!(LocalStore::open(&directory.path().join("none")), Err(Error::NotAStore { .. })));
+    assert!(matches!(LocalStore::open(&directory.path().join("none")), Err(Error::NoStore { .. })));
 }
 
 #[test]

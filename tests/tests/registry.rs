@@ -223,10 +223,11 @@ fn what_cannot_be_served_is_refused_with_its_own_exit_code() {
     let binary = program::binary("dsec-registry").unwrap();
     for (arguments, code, what) in [
         (&["--store", store, "--listen", "0.0.0.0:0"][..], 7, "no token is configured"),
-        (&["--store", store, "--listen", "nonsense"], 2, "invalid"),
+        (&["--store", store, "--listen", "nonsense"], 2, "cannot find the address nonsense"),
         (&["--store", store, "--token-file", token], 2, "no usable token"),
         (&["--store", store, "--token-file", "/nonexistent"], 3, "/nonexistent"),
-        (&["--store", "/nonexistent"], 3, "not a dsec store"),
+        (&["--store", "/nonexistent"], 3, "no such directory\nhint: --create makes one"),
+        (&["--store", directory.path().to_str().unwrap()], 3, "not a dsec store"),
         (&["--store", store, "--listen", &taken], 9, "cannot listen"),
     ] {
         let output = Command::new(&binary).arg("serve").args(arguments).output().unwrap();

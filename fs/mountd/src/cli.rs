@@ -6,8 +6,6 @@
 mod client;
 mod doctor;
 mod error;
-mod exit;
-mod pages;
 mod serve;
 mod sources;
 mod status;
@@ -15,10 +13,11 @@ mod status;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
-use tracing_subscriber::filter::LevelFilter;
-
-use exit::Exit;
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use dsec_commandline::help::About;
+use dsec_commandline::log::Log;
+use dsec_commandline::pages::{Completion, Man};
+use dsec_commandline::{Exit, Output, token, usage};
 
 /// Serves images on this node, lazily: a layer is mounted at once and its data is fetched when it is read.
 ///
@@ -39,19 +38,20 @@ struct Cli {
 #[command(next_display_order = 1000)]
 struct Global {
     /// The control socket of the daemon
-    #[arg(long, global = true, env = "DSEC_MOUNTD_SOCKET", value_name = "PATH", hide_env_values = true,
+    #[arg(long, global = true, env = "DSEC_MOUNTD", value_name = "SOCKET", hide_env_values = true,
         default_value = dsec_format::protocol::MOUNTD_SOCKET)]
     socket: PathBuf,
-    /// Print the result as one JSON object
+    /// Print the result, or the error, as one JSON object
     #[arg(long, global = true)]
     json: bool,
-    /// Least severe log lines to show on standard error: off, error, warn, info, debug, trace. Default: info for
-    /// `serve`, else warn
-    #[arg(long, global = true, env = "DSEC_LOG", value_name = "LEVEL", hide_env_values = true)]
-    log: Option<LevelFilter>,
-    /// Write log lines as JSON objects
-    #[arg(long, global = true)]
-    log_json: bool,
+    #[command(flatten)]
+    log: Log,
+}
+
+impl Global {
+    fn output(&self) -> Output {
+        Output::new(self.json)
+    }
 }
 
 #[derive(Debug, Subcommand)]
@@ -61,8 +61,8 @@ enum Command {
     Release(client::Release),
     Status(status::Status),
     Doctor(doctor::Doctor),
-    Completion(pages::Completion),
-    Man(pages::Man),
+    Completion(Completion),
+    Man(Man),
 }
 
 impl Command {
@@ -73,48 +73,54 @@ impl Command {
             Self::Release(command) => command.run(global),
             Self::Status(command) => command.run(global),
             Self::Doctor(command) => command.run(global),
-            Self::Completion(command) => command.run(),
-            Self::Man(command) => command.run(),
+            Self::Completion(page) => Ok(page.run(command(), global.output()).map(|()| Exit::Success)?),
+            Self::Man(page) => Ok(page.run(command(), global.output()).map(|()| Exit::Success)?),
         }
     }
 }
 
-/// The parser, with the exit codes in its long help.
-fn command() -> clap::Command {
-    Cli::command().after_long_help(exit::help())
-}
+const ABOUT: About = About {
+    examples: "\
+# The images of the local store, or of a registry
+dsec-mountd serve
+dsec-mountd serve --store http://registry:7300 --cache-bytes 20G
+# What is mounted, how much of it is here, what was fetched
+dsec-mountd status
+# The layers of an image, each on a directory; and let go of them
+dsec-mountd mount debian:stable --holder me
+dsec-mountd release --holder me",
+    variables: &[(token::VARIABLE, "the registries' token, when there is no --token-file")],
+    exits: &[
+        Exit::Success,
+        Exit::Failure,
+        Exit::Usage,
+        Exit::NotFound,
+        Exit::Damaged,
+        Exit::Unreachable,
+        Exit::Refused,
+        Exit::Full,
+        Exit::Conflict,
+    ],
+};
 
-fn start_log(global: &Global, default: LevelFilter) {
-    let builder = tracing_subscriber::fmt()
-        .with_max_level(global.log.unwrap_or(default))
-        .with_writer(std::io::stderr)
-        .with_target(false);
-    if global.log_json { builder.json().init() } else { builder.init() }
+/// The parser, with examples, variables and exit codes in its long help.
+fn command() -> clap::Command {
+    ABOUT.add_to(Cli::command())
 }
 
 /// Runs the program.
 pub(crate) fn main() -> ExitCode {
-    let cli = match command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
+    let line: Vec<_> = std::env::args_os().collect();
+    let cli: Cli = match usage::read(command(), &line) {
         Ok(cli) => cli,
-        Err(error) => return error::report_usage(&error).into(),
+        Err(exit) => return exit.into(),
     };
-    let default = if matches!(cli.command, Command::Serve(_)) { LevelFilter::INFO } else { LevelFilter::WARN };
-    start_log(&cli.global, default);
+    cli.global.log.start(matches!(cli.command, Command::Serve(_)));
     match cli.command.run(&cli.global) {
         Ok(exit) => exit,
         Err(error) => error::report(&error, cli.global.json),
     }
     .into()
-}
-
-/// Writes to standard output. A reader that went away is no failure.
-fn print(text: &[u8]) -> anyhow::Result<()> {
-    use std::io::Write;
-    let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(text).and_then(|()| stdout.flush()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        other => Ok(other?),
-    }
 }
 
 #[cfg(test)]
@@ -127,10 +133,9 @@ mod tests {
     }
 
     #[test]
-    fn the_long_help_lists_every_exit_code() {
-        let help = command().render_long_help().to_string();
-        for exit in Exit::ALL {
-            assert!(help.contains(&format!("{:>3}  {}", *exit as u8, exit.meaning())), "{exit:?} is missing");
-        }
+    fn the_reference_is_what_the_command_line_says() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/dsec-mountd.md").into();
+        let update = std::env::var_os("UPDATE_REFERENCE").is_some();
+        dsec_commandline::reference::check(command(), path, update).unwrap();
     }
 }

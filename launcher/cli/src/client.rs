@@ -45,7 +45,9 @@ impl Client {
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(broken)?;
         // What goes wrong with the connection shows in the answer.
         tokio::spawn(connection);
-        let request = Request::builder().method(method).uri(path).header("host", "edge").body(body);
+        // Why an answer ends early comes behind it.
+        let request = Request::builder().method(method).uri(path).header("host", "edge").header("te", "trailers");
+        let request = request.body(body);
         let request = request.map_err(|error| Failure::Unexpected { what: error.to_string() })?;
         let response = sender.send_request(request).await.map_err(broken)?;
         if response.status().is_success() { Ok(response) } else { Err(refusal(response).await) }

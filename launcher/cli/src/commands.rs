@@ -5,18 +5,19 @@ mod doctor;
 mod edge;
 mod process;
 mod sandboxes;
-mod shell;
 mod stream;
 
 use std::process::ExitCode;
 
-use crate::args::{Args, Command};
+use dsec_commandline::Output;
+
+use crate::args::{self, Args, Command, Global};
 use crate::client::Client;
 use crate::failure::Failure;
 
 /// Does what was asked for.
 pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
-    let Args { edge: socket, json, command } = args;
+    let Args { global: Global { edge: socket, json }, command } = args;
     let client = Client::new(&socket);
     match command {
         Command::Run(run) => wait(process::run(&client, run, json)),
@@ -25,10 +26,10 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Ps => wait(sandboxes::ps(&client, json)),
         Command::Rm(rm) => wait(sandboxes::rm(&client, rm, json)),
         Command::Cp(cp) => wait(cp::cp(&client, cp, json)),
-        Command::Edge(edge) => edge::edge(edge, socket),
+        Command::Edge(edge) => edge::edge(edge, socket, json),
         Command::Doctor => doctor::doctor(wait(sandboxes::health(&client)).ok().flatten(), json),
-        Command::Completion(completion) => shell::completion(&completion),
-        Command::Man(man) => shell::man(&man),
+        Command::Completion(page) => Ok(page.run(args::command(), Output::new(json)).map(|()| ExitCode::SUCCESS)?),
+        Command::Man(page) => Ok(page.run(args::command(), Output::new(json)).map(|()| ExitCode::SUCCESS)?),
     }
 }
 

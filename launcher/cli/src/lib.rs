@@ -13,27 +13,25 @@ mod print;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use dsec_commandline::{Exit, usage};
 
 /// Runs the command line of this process; its exit code.
 #[must_use]
 pub fn main() -> ExitCode {
-    let args = match args::Args::try_parse() {
+    let line: Vec<_> = std::env::args_os().collect();
+    let args: args::Args = match usage::read(args::command(), &line) {
         Ok(args) => args,
-        Err(error) => {
-            // Help and version are no failures; a closed pipe is nobody's.
-            let _ = error.print();
-            return if error.use_stderr() { failure::Code::Usage.into() } else { ExitCode::SUCCESS };
-        }
+        Err(exit) => return exit.into(),
     };
-    let json = args.json;
+    let (json, passes_on) = (args.global.json, args.command.passes_on());
     match commands::run(args) {
         Ok(code) => code,
         // As one that SIGPIPE has ended: who read the output has had enough.
-        Err(failure) if failure.is_closed_pipe() => ExitCode::from(failure::CLOSED_PIPE),
-        Err(failure) => {
-            print::failure(&failure, json);
-            failure.code().into()
+        Err(failure) if failure.is_closed_pipe() => Exit::ClosedPipe.into(),
+        // Other codes may be the command's own.
+        Err(failure) if passes_on && failure.exit() != Exit::Usage => {
+            failure.report().ending_with(Exit::Platform).show(json).into()
         }
+        Err(failure) => failure.report().show(json).into(),
     }
 }

@@ -7,30 +7,18 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 
-/// A failure, as the last thing on standard error; with `json` as one object on standard output.
-pub(crate) fn failure(failure: &Failure, json: bool) {
-    let message = dsec_fleet::edge::chain(failure);
-    if json {
-        let error = serde_json::json!({ "kind": failure.kind(), "message": message, "hint": failure.hint() });
-        // Nothing is left to be said when this fails.
-        let _ = writeln!(io::stdout(), "{}", serde_json::json!({ "error": error }));
-        return;
-    }
-    note(&message);
-    if let Some(hint) = failure.hint() {
-        let _ = writeln!(io::stderr(), "hint: {hint}");
-    }
-}
-
 /// A line on standard error.
 pub(crate) fn note(text: &str) {
     // A closed standard error hears nothing.
     let _ = writeln!(io::stderr(), "dsec: {text}");
 }
 
-/// A line on standard output.
+/// A line on standard output. A reader that went away is no failure.
 pub(crate) fn line(text: &str) -> Result<(), Failure> {
-    writeln!(io::stdout(), "{text}").map_err(Failure::Output)
+    match writeln!(io::stdout(), "{text}") {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => other.map_err(Failure::Output),
+    }
 }
 
 /// An object on standard output.

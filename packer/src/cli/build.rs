@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
+use dsec_commandline::Exit;
+use dsec_commandline::quantity::bytes_text;
 use dsec_format::ImageDigest;
 use dsec_format::image::Config;
 use dsec_format::refs::RefName;
@@ -16,9 +18,7 @@ use dsec_store::LocalStore;
 use serde::Serialize;
 
 use super::context::Context;
-use super::exit::Exit;
 use super::limits::raise_open_files;
-use super::output::bytes_text;
 
 /// Build an image from a directory, a tar archive or an OCI layout
 ///

@@ -3,13 +3,13 @@
 use std::io::IsTerminal;
 use std::path::PathBuf;
 
-use anyhow::{Context as _, anyhow};
+use anyhow::Context as _;
+use dsec_commandline::{Exit, Output, store};
 use dsec_format::protocol::STORE_DIRECTORY;
 use dsec_pack::Cancel;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
 use super::Global;
-use super::output::Output;
 use super::progress::Progress;
 
 /// Made once, before the subcommand runs.
@@ -29,7 +29,7 @@ impl Context {
         let cancel = Cancel::new();
         for signal in [SIGINT, SIGTERM] {
             // The first one asks; the second, when something does not listen, ends at once.
-            signal_hook::flag::register_conditional_shutdown(signal, 130, cancel.flag())
+            signal_hook::flag::register_conditional_shutdown(signal, Exit::Interrupted.code().into(), cancel.flag())
                 .and_then(|_| signal_hook::flag::register(signal, cancel.flag()))
                 .with_context(|| format!("cannot handle signal {signal}"))?;
         }
@@ -40,16 +40,9 @@ impl Context {
 
     /// The directory of the local store.
     pub(crate) fn store_directory(&self) -> anyhow::Result<PathBuf> {
-        if let Some(store) = &self.store {
-            return std::path::absolute(store).with_context(|| format!("{} is no path", store.display()));
-        }
-        if rustix::process::geteuid().is_root() {
-            return Ok(STORE_DIRECTORY.into());
-        }
-        let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        absolute("XDG_DATA_HOME")
-            .or_else(|| absolute("HOME").map(|home| home.join(".local/share")))
-            .map(|data| data.join("dsec/store"))
-            .ok_or_else(|| anyhow!("no store given: neither --store, DSEC_STORE, XDG_DATA_HOME nor HOME is set"))
+        let is_root = rustix::process::geteuid().is_root();
+        let directory =
+            store::directory(self.store.as_deref(), is_root, STORE_DIRECTORY.as_ref(), |name| std::env::var_os(name))?;
+        std::path::absolute(&directory).with_context(|| format!("{} is no path", directory.display()))
     }
 }

@@ -1,60 +1,32 @@
 //! From an error to what a person reads: message, causes, hint, and the exit code.
 
 use std::error::Error as StdError;
-use std::io::{self, Write};
+use std::io;
 
-use serde::Serialize;
+use dsec_commandline::{Exit, Report};
 
-use super::exit::Exit;
-use super::failures;
+use super::failures::{self, Found};
+use super::names::Missing;
 
 const FULL_HINT: &str = "no ref was changed; free some space, also by `dsec-pack fsck --remove-unnamed` (what failed writers \
                          have left), and try again";
 const REGISTRY_FULL_HINT: &str = "no ref was changed there; its operator frees space, also by `dsec-pack fsck --remove-unnamed` \
                                   on its store; then a push goes on with what is missing";
 
-/// An error as `--json` gives it, on standard error.
-#[derive(Debug, Serialize)]
-struct Report<'a> {
-    error: String,
-    causes: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    hint: Option<&'a str>,
-    exit: u8,
-}
-
-/// Prints `error` and says how to end.
+/// Shows `error` and says how to end.
 pub(crate) fn report(error: &anyhow::Error, json: bool) -> Exit {
-    if is_closed_pipe(error) {
-        return Exit::Success;
+    // What a check has found is in its result, which has been printed.
+    if json && error.is::<Found>() {
+        return Exit::Different;
     }
-    let (exit, hint) = classify(error);
-    let causes = error.chain().skip(1).map(ToString::to_string).collect();
-    let report = Report { error: error.to_string(), causes, hint, exit: exit as u8 };
-    let mut text = String::new();
-    if json {
-        text = serde_json::to_string(&report).unwrap_or_else(|_| report.error.clone()) + "\n";
-    } else {
-        text.push_str(&format!("error: {}\n", report.error));
-        report.causes.iter().for_each(|cause| text.push_str(&format!("  because: {cause}\n")));
-        if let Some(hint) = hint {
-            text.push_str(&format!("hint: {hint}\n"));
+    let (exit, hint) = match error.downcast_ref::<Missing>() {
+        Some(missing) => (Exit::NotFound, Some(missing.hint())),
+        None => {
+            let (exit, hint) = classify(error);
+            (exit, hint.map(str::to_owned))
         }
-    }
-    // Nobody is left to tell when standard error is closed; the exit code still says it.
-    let _ = io::stderr().lock().write_all(text.as_bytes());
-    exit
-}
-
-/// Prints what clap says: help and version are no errors.
-pub(crate) fn report_usage(error: &clap::Error) -> Exit {
-    let _ = error.print();
-    if error.use_stderr() { Exit::Usage } else { Exit::Success }
-}
-
-/// `dsec-pack ls | head` ends well.
-fn is_closed_pipe(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<super::output::Error>().is_some_and(super::output::Error::is_closed_pipe)
+    };
+    Report::new(error.as_ref(), exit, hint).show(json)
 }
 
 /// The first error of the chain that means something decides.
@@ -67,6 +39,12 @@ fn classify(error: &anyhow::Error) -> (Exit, Option<&'static str>) {
 fn classify_one(error: &(dyn StdError + 'static)) -> Option<(Exit, Option<&'static str>)> {
     if error.is::<dsec_pack::Cancelled>() {
         return Some((Exit::Interrupted, None));
+    }
+    if error.is::<dsec_commandline::store::Nowhere>() {
+        return Some((Exit::Usage, Some("--store DIR or DSEC_STORE names one")));
+    }
+    if error.is::<dsec_commandline::pages::Error>() {
+        return classify_page(error.downcast_ref()?);
     }
     if let Some(error) = error.downcast_ref::<dsec_store::Error>() {
         return classify_store(error);
@@ -81,6 +59,15 @@ fn classify_one(error: &(dyn StdError + 'static)) -> Option<(Exit, Option<&'stat
         return classify_io(error);
     }
     failures::classify(error)
+}
+
+/// `None` leaves it to the source of the error.
+fn classify_page(error: &dsec_commandline::pages::Error) -> Option<(Exit, Option<&'static str>)> {
+    use dsec_commandline::pages::Error;
+    match error {
+        Error::NoSubcommand { .. } => Some((Exit::Usage, Some("--help lists the subcommands"))),
+        Error::Write(_) | Error::Output(_) => None,
+    }
 }
 
 /// `None` leaves it to the source of the error.
@@ -127,6 +114,10 @@ fn classify_store(error: &dsec_store::Error) -> Option<(Exit, Option<&'static st
         Error::Damaged { .. } => Some((Exit::Damaged, Some("`dsec-pack fsck` says what is affected"))),
         Error::Conflict { .. } => Some((Exit::Conflict, None)),
         Error::Io(_) => None,
+        Error::NoStore { .. } => Some((
+            Exit::NotFound,
+            Some("`dsec-pack build` and `pull` make the local store; --store DIR or DSEC_STORE names another"),
+        )),
         Error::NotAStore { .. } => Some((Exit::NotFound, Some("`--store DIR` or DSEC_STORE names another directory"))),
         Error::Unreachable { .. } => Some((Exit::Unreachable, None)),
         Error::Refused { status: 401 | 403, .. } => Some((Exit::Refused, Some("check the token"))),
@@ -144,7 +135,10 @@ fn classify_store(error: &dsec_store::Error) -> Option<(Exit, Option<&'static st
 fn classify_io(error: &io::Error) -> Option<(Exit, Option<&'static str>)> {
     match error.kind() {
         io::ErrorKind::NotFound => Some((Exit::NotFound, None)),
-        io::ErrorKind::PermissionDenied => Some((Exit::Refused, None)),
+        io::ErrorKind::PermissionDenied => Some((
+            Exit::Refused,
+            Some("it belongs to somebody else: as its owner or root, or with a store of your own (--store DIR)"),
+        )),
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some((Exit::Full, Some(FULL_HINT))),
         _ => None,
     }

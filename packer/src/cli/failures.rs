@@ -1,11 +1,11 @@
 //! What the errors of reading, unpacking, mounting and pack-diff mean for the exit code.
 
 use std::error::Error as StdError;
+use std::io;
 
+use dsec_commandline::Exit;
 use dsec_format::protocol::mountd::ErrorKind;
 use dsec_pack::{compare, hold, mount, pack_diff, report, tree, unpack, upper, verify};
-
-use super::exit::Exit;
 
 /// Something was checked, and it is not as it should be. What is wrong has been printed.
 #[derive(Debug, thiserror::Error)]
@@ -128,8 +128,11 @@ fn classify_mount(error: &mount::Error) -> Option<(Exit, Option<&'static str>)> 
 fn classify_daemon(error: &dsec_mountd_client::Error) -> Option<(Exit, Option<&'static str>)> {
     use dsec_mountd_client::Error;
     match error {
+        Error::Unreachable { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+            Some((Exit::Refused, Some("dsec-mountd is root's, and mounting takes root: run this as root")))
+        }
         Error::Unreachable { .. } | Error::Deadline { .. } => {
-            Some((Exit::Unreachable, Some("is dsec-mountd running? --mountd names its socket")))
+            Some((Exit::Unreachable, Some("is dsec-mountd running? --mountd or DSEC_MOUNTD names its socket")))
         }
         Error::Refused { kind, .. } => Some(match kind {
             ErrorKind::BadRequest => (Exit::Usage, None),
@@ -144,7 +147,12 @@ fn classify_daemon(error: &dsec_mountd_client::Error) -> Option<(Exit, Option<&'
 
 fn classify_hold(error: &hold::Error) -> (Exit, Option<&'static str>) {
     match error {
-        hold::Error::Edge { .. } => (Exit::Unreachable, Some("is the edge running? --edge names its socket")),
+        hold::Error::Edge { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+            (Exit::Refused, Some("the edge and its sandboxes are root's: run this as root"))
+        }
+        hold::Error::Edge { .. } => {
+            (Exit::Unreachable, Some("is the edge running? --edge or DSEC_EDGE names its socket"))
+        }
         hold::Error::Refused { status: 404, .. } => (Exit::NotFound, None),
         hold::Error::Refused { status: 409, .. } | hold::Error::Lost { .. } => (Exit::Conflict, None),
         hold::Error::Refused { status: 503, .. } => (Exit::Unreachable, None),

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use clap::Args;
+use dsec_commandline::Exit;
 use dsec_pack::Stage;
 use dsec_pack::transfer::StoreMonitor;
 use dsec_store::LocalStore;
@@ -12,9 +13,8 @@ use dsec_store::local::unnamed::{Rule, Unnamed};
 use serde::Serialize;
 
 use super::context::Context;
-use super::exit::Exit;
 use super::failures::Found;
-use super::output::bytes_text;
+use dsec_commandline::quantity::bytes_text;
 
 /// Check that the local store is whole: every object against its name, every reference present
 ///

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use clap::Args;
+use dsec_commandline::Exit;
 use dsec_format::ImageDigest;
 use dsec_format::protocol::MOUNTD_SOCKET;
 use dsec_format::protocol::mountd::Road;
@@ -12,13 +13,12 @@ use dsec_pack::mount::{daemon_at, mount, umount};
 use serde::Serialize;
 
 use super::context::Context;
-use super::exit::Exit;
 
 /// Where the daemon listens.
 #[derive(Debug, Args)]
 struct Socket {
     /// The control socket of dsec-mountd
-    #[arg(long, value_name = "SOCKET", default_value = MOUNTD_SOCKET)]
+    #[arg(long, env = "DSEC_MOUNTD", value_name = "SOCKET", default_value = MOUNTD_SOCKET, hide_env_values = true)]
     mountd: PathBuf,
 }
 

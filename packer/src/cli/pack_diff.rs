@@ -6,13 +6,14 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 use clap::Args;
+use dsec_commandline::Exit;
+use dsec_commandline::quantity::bytes_text;
 use dsec_format::image::Provenance;
 use dsec_format::protocol::EDGE_SOCKET;
 use dsec_format::refs::{RefName, Spec};
 use dsec_format::{ImageDigest, LayerDigest};
 use dsec_pack::build::{self, Options};
 use dsec_pack::hold::Hold;
-use dsec_pack::images;
 use dsec_pack::pack_diff::{Packed, Request, pack_diff};
 use dsec_pack::upper::{IdRange, Namespace};
 use dsec_store::LocalStore;
@@ -20,9 +21,8 @@ use rustix::fs::{Mode, OFlags};
 use serde::Serialize;
 
 use super::context::Context;
-use super::exit::Exit;
 use super::limits::raise_open_files;
-use super::output::bytes_text;
+use super::names;
 
 /// Make an image of what a sandbox has changed, on top of the image it was made of
 ///
@@ -142,7 +142,7 @@ impl PackDiff {
 
     fn source(&self, store: &LocalStore) -> anyhow::Result<Source> {
         if let (Some(upper), Some(parent)) = (&self.upper, &self.parent) {
-            let (parent, _) = images::find(store, parent)?;
+            let (parent, _) = names::find(store, parent)?;
             let ids = IdRange::from_base(self.id_base);
             return Ok(Source { upper: upper.clone(), parent, layers: None, ids, hold: None });
         }

@@ -3,6 +3,8 @@
 use std::fmt;
 
 use clap::Args;
+use dsec_commandline::Exit;
+use dsec_commandline::quantity::bytes_text;
 use dsec_format::ImageDigest;
 use dsec_format::image::Image;
 use dsec_format::protocol::registry::Expected;
@@ -11,8 +13,7 @@ use dsec_pack::images;
 use serde::Serialize;
 
 use super::context::Context;
-use super::exit::Exit;
-use super::output::bytes_text;
+use super::names;
 use super::stores::At;
 
 /// List refs
@@ -117,7 +118,7 @@ impl fmt::Display for Shown {
 impl Show {
     pub(crate) fn run(self, context: &Context) -> anyhow::Result<Exit> {
         let store = self.at.open(context)?;
-        let (digest, image) = images::find(&*store, &self.image)?;
+        let (digest, image) = names::find(&*store, &self.image)?;
         context.output.print(&Shown { digest, image })?;
         Ok(Exit::Success)
     }
@@ -153,8 +154,8 @@ impl Tag {
     pub(crate) fn run(self, context: &Context) -> anyhow::Result<Exit> {
         let store = self.at.open(context)?;
         let target = match &self.image {
-            Spec::Name(name) => store.read_ref(name)?.target,
-            Spec::Digest(_) => Target::Image(images::find(&*store, &self.image)?.0),
+            Spec::Name(name) => store.read_ref(name).map_err(|error| names::explain(&*store, name, error))?.target,
+            Spec::Digest(_) => Target::Image(names::find(&*store, &self.image)?.0),
         };
         let expected = if self.new { Expected::Absent } else { Expected::Anything };
         let record = store.set_ref(&self.name, target, expected)?;
@@ -188,7 +189,7 @@ impl Rm {
     pub(crate) fn run(self, context: &Context) -> anyhow::Result<Exit> {
         let store = self.at.open(context)?;
         for name in &self.names {
-            store.remove_ref(name, Expected::Anything)?;
+            store.remove_ref(name, Expected::Anything).map_err(|error| names::explain(&*store, name, error))?;
         }
         context.output.print(&Removed { removed: self.names })?;
         Ok(Exit::Success)

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use clap::Args;
+use dsec_commandline::Exit;
 use dsec_format::ImageDigest;
 use dsec_format::refs::{Spec, Target};
 use dsec_pack::images;
@@ -10,7 +11,7 @@ use dsec_pack::report::{Subject, report};
 use dsec_store::{LocalStore, Source};
 
 use super::context::Context;
-use super::exit::Exit;
+use super::names;
 
 /// Show the logical, stored, unique, shared and marginal bytes of images
 ///
@@ -39,7 +40,7 @@ fn given(store: &LocalStore, specs: &[Spec]) -> anyhow::Result<Vec<Subject>> {
     let mut subjects: Vec<Subject> = Vec::new();
     let mut numbers: BTreeMap<ImageDigest, usize> = BTreeMap::new();
     for spec in specs {
-        let (digest, image) = images::find(store, spec)?;
+        let (digest, image) = names::find(store, spec)?;
         let number = *numbers.entry(digest).or_insert(subjects.len());
         if number == subjects.len() {
             subjects.push(Subject { names: Vec::new(), image });

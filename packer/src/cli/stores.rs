@@ -1,9 +1,10 @@
 //! Which store a subcommand works on: the local one, a directory, or a registry.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context as _;
 use clap::Args;
+use dsec_commandline::token::{self, TokenFile};
 use dsec_pack::Cancel;
 use dsec_store::remote::{Options, RemoteStore};
 use dsec_store::{LocalStore, Store};
@@ -11,20 +12,15 @@ use dsec_store::{LocalStore, Store};
 use super::context::Context;
 
 /// How to be let in by a registry.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct Token {
-    /// A file with the registry's token; else DSEC_TOKEN holds the token itself
-    #[arg(long, value_name = "FILE")]
-    token_file: Option<PathBuf>,
+    #[command(flatten)]
+    file: TokenFile,
 }
 
 impl Token {
     fn read(&self) -> anyhow::Result<Option<String>> {
-        let token = match &self.token_file {
-            Some(path) => fs_err::read_to_string(path)?.trim().to_owned(),
-            None => std::env::var("DSEC_TOKEN").unwrap_or_default(),
-        };
-        Ok(Some(token).filter(|token| !token.is_empty()))
+        Ok(self.file.read(std::env::var(token::VARIABLE).ok())?)
     }
 
     /// The store at a URL or in a directory; `create` makes a new one in a directory that is not there or empty.
@@ -76,7 +72,7 @@ mod tests {
     #[test]
     fn a_registry_without_its_scheme_makes_no_directory() {
         let directory = tempfile::tempdir().unwrap();
-        let token = Token { token_file: None };
+        let token = Token::default();
         for place in ["localhost:7300", "127.0.0.1:7300/path"] {
             let error = token.open(place, true, &Cancel::new()).err().unwrap();
             assert!(error.to_string().contains("http://"), "{error}");

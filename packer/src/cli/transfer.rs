@@ -3,6 +3,8 @@
 use std::fmt;
 
 use clap::Args;
+use dsec_commandline::Exit;
+use dsec_commandline::quantity::bytes_text;
 use dsec_format::refs::{RefName, Spec, Target};
 use dsec_pack::Stage;
 use dsec_pack::transfer::{Moved, StoreMonitor, copy};
@@ -11,8 +13,7 @@ use dsec_store::transfer::Options;
 use serde::Serialize;
 
 use super::context::Context;
-use super::exit::Exit;
-use super::output::bytes_text;
+use super::names;
 use super::stores::Token;
 
 /// Copy an image from the local store to a registry or another store
@@ -80,7 +81,8 @@ impl Push {
         let scratch = store.scratch()?;
         let monitor = StoreMonitor { monitor: &context.progress, cancel: &context.cancel, moving: Stage::Push };
         let options = Options::new(scratch.path());
-        let moved = copy(&store, &self.image, &*to, self.name.as_ref(), &options, &monitor)?;
+        let moved = copy(&store, &self.image, &*to, self.name.as_ref(), &options, &monitor);
+        let moved = moved.map_err(|error| names::explain_spec(&store, &self.image, error))?;
         context.progress.clear();
         context.output.print(&Report { moved })?;
         Ok(Exit::Success)
@@ -94,7 +96,8 @@ impl Pull {
         let scratch = store.scratch()?;
         let monitor = StoreMonitor { monitor: &context.progress, cancel: &context.cancel, moving: Stage::Pull };
         let options = Options::new(scratch.path());
-        let moved = copy(&*from, &self.image, &store, self.name.as_ref(), &options, &monitor)?;
+        let moved = copy(&*from, &self.image, &store, self.name.as_ref(), &options, &monitor);
+        let moved = moved.map_err(|error| names::explain_spec(&*from, &self.image, error))?;
         context.progress.clear();
         context.output.print(&Report { moved })?;
         Ok(Exit::Success)

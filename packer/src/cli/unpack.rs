@@ -4,19 +4,19 @@ use std::fmt;
 use std::path::PathBuf;
 
 use clap::Args;
+use dsec_commandline::Exit;
+use dsec_commandline::quantity::bytes_text;
 use dsec_format::ImageDigest;
 use dsec_format::refs::Spec;
 use dsec_pack::chunks::ChunkReader;
-use dsec_pack::images;
 use dsec_pack::unpack::{Owners, Stats, unpack};
 use dsec_pack::view::{Layers, View};
 use dsec_store::LocalStore;
 use serde::Serialize;
 
 use super::context::Context;
-use super::exit::Exit;
 use super::limits::raise_open_files;
-use super::output::bytes_text;
+use super::names;
 
 /// Write an image's tree into a directory
 ///
@@ -58,7 +58,7 @@ impl Unpack {
     pub(crate) fn run(self, context: &Context) -> anyhow::Result<Exit> {
         raise_open_files()?;
         let store = LocalStore::open(&context.store_directory()?)?;
-        let (digest, image) = images::find(&store, &self.image)?;
+        let (digest, image) = names::find(&store, &self.image)?;
         let digests = || image.layers.iter().map(|layer| layer.digest);
         let layers = Layers::load(&store, digests())?;
         let view = View::merged(&layers);

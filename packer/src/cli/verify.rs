@@ -5,19 +5,19 @@ use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::PossibleValuesParser;
+use dsec_commandline::Exit;
+use dsec_commandline::quantity::bytes_text;
 use dsec_format::ImageDigest;
 use dsec_format::refs::Spec;
 use dsec_pack::compare::{Aspect, Difference, Totals};
-use dsec_pack::images;
 use dsec_pack::verify::{Finding, Verified, verify_against, verify_image};
 use dsec_store::LocalStore;
 use serde::Serialize;
 
 use super::context::Context;
-use super::exit::Exit;
 use super::failures::Found;
 use super::limits::raise_open_files;
-use super::output::bytes_text;
+use super::names;
 
 /// Check that an image is whole, and that it is the same as a directory
 ///
@@ -84,7 +84,7 @@ impl Verify {
     pub(crate) fn run(self, context: &Context) -> anyhow::Result<Exit> {
         raise_open_files()?;
         let store = LocalStore::open(&context.store_directory()?)?;
-        let (digest, image) = images::find(&store, &self.image)?;
+        let (digest, image) = names::find(&store, &self.image)?;
         let (monitor, cancel) = (&context.progress, &context.cancel);
         let mut findings = Vec::new();
         let mut tell = |finding| {

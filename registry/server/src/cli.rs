@@ -4,16 +4,15 @@
 //! listens) and to standard error (the log), exit codes, signals.
 
 mod error;
-mod exit;
 mod serve;
 
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
-use clap_complete::Shell;
-use tracing_subscriber::filter::LevelFilter;
-
-use exit::Exit;
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use dsec_commandline::help::About;
+use dsec_commandline::log::Log;
+use dsec_commandline::pages::{Completion, Man};
+use dsec_commandline::{Exit, Output, usage};
 
 /// Serve a dsec store over HTTP.
 ///
@@ -31,83 +30,57 @@ struct Cli {
 #[derive(Debug, Args)]
 #[command(next_display_order = 1000)]
 struct Global {
-    /// Write the log, and the line that says that the registry is ready, as JSON
+    /// Print the line that says that the registry is ready, or the error, as one JSON object
     #[arg(long, global = true)]
     json: bool,
-    /// Least severe log lines to show on standard error: off, error, warn, info, debug, trace
-    #[arg(long, global = true, env = "DSEC_LOG", value_name = "LEVEL", default_value = "info", hide_env_values = true)]
-    log: LevelFilter,
+    #[command(flatten)]
+    log: Log,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::Serve),
-    /// Print a completion script for a shell
-    Completion {
-        /// The shell
-        shell: SupportedShell,
-    },
+    Completion(Completion),
+    Man(Man),
 }
 
-#[derive(Debug, Clone, Copy, ValueEnum)]
-enum SupportedShell {
-    Bash,
-    Zsh,
-    Fish,
-}
+const ABOUT: About = About {
+    examples: "\
+# Your own store, for this machine only; no token needed
+dsec-registry serve --create
+# For others: make a token, and give it to those who may read and write.
+# HTTP carries it as plain text: put a proxy with TLS in front of it
+head -c 32 /dev/urandom | base64 > token && chmod 600 token
+dsec-registry serve --store /srv/dsec --listen 0.0.0.0:7300 --token-file token
+# A free port, written where a script finds it
+dsec-registry serve --store ./store --create --listen localhost:0 --port-file port",
+    variables: &[
+        ("HOME", "a user's store is below it when XDG_DATA_HOME is not set"),
+        ("XDG_DATA_HOME", "a user's data directory"),
+    ],
+    exits: &[Exit::Success, Exit::Failure, Exit::Usage, Exit::NotFound, Exit::Refused, Exit::Full, Exit::Conflict],
+};
 
-impl From<SupportedShell> for Shell {
-    fn from(shell: SupportedShell) -> Self {
-        match shell {
-            SupportedShell::Bash => Self::Bash,
-            SupportedShell::Zsh => Self::Zsh,
-            SupportedShell::Fish => Self::Fish,
-        }
-    }
-}
-
-const EXAMPLES: &str = "\
-Examples:
-  # For this machine only, no token needed
-  dsec-registry serve --store /var/lib/dsec/store --listen 127.0.0.1:7300
-
-  # For others: make a token, and give it to those who may read and write
-  head -c 32 /dev/urandom | base64 > /etc/dsec/token && chmod 600 /etc/dsec/token
-  dsec-registry serve --store /srv/dsec --listen 0.0.0.0:7300 --token-file /etc/dsec/token
-
-  # A free port, written where a script finds it
-  dsec-registry serve --store ./store --create --listen 127.0.0.1:0 --port-file ./port";
-
-/// The parser, with examples and exit codes in its long help.
+/// The parser, with examples, variables and exit codes in its long help.
 fn command() -> clap::Command {
-    let after = format!("{EXAMPLES}\n\n{}", exit::help());
-    Cli::command().after_long_help(after.clone()).mut_subcommand("serve", |serve| serve.after_long_help(after))
+    ABOUT.add_to(Cli::command())
 }
 
 /// Runs the program.
 pub(crate) fn main() -> ExitCode {
-    let cli = match command().try_get_matches().and_then(|matches| Cli::from_arg_matches(&matches)) {
+    let line: Vec<_> = std::env::args_os().collect();
+    let cli: Cli = match usage::read(command(), &line) {
         Ok(cli) => cli,
-        Err(error) => return error::report_usage(&error).into(),
+        Err(exit) => return exit.into(),
     };
-    start_log(&cli.global);
+    cli.global.log.start(matches!(cli.command, Command::Serve(_)));
+    let (json, output) = (cli.global.json, Output::new(cli.global.json));
     let done = match cli.command {
-        Command::Serve(serve) => serve.run(cli.global.json),
-        Command::Completion { shell } => print_completion(shell.into()),
+        Command::Serve(serve) => serve.run(output),
+        Command::Completion(page) => page.run(command(), output).map(|()| Exit::Success).map_err(Into::into),
+        Command::Man(page) => page.run(command(), output).map(|()| Exit::Success).map_err(Into::into),
     };
-    done.unwrap_or_else(|error| error::report(&error, cli.global.json)).into()
-}
-
-fn start_log(global: &Global) {
-    let log = tracing_subscriber::fmt().with_max_level(global.log).with_writer(std::io::stderr).with_target(false);
-    if global.json { log.json().flatten_event(true).init() } else { log.init() }
-}
-
-fn print_completion(shell: Shell) -> anyhow::Result<Exit> {
-    let mut script = Vec::new();
-    clap_complete::generate(shell, &mut command(), "dsec-registry", &mut script);
-    std::io::Write::write_all(&mut std::io::stdout().lock(), &script)?;
-    Ok(Exit::Success)
+    done.unwrap_or_else(|error| error::report(&error, json)).into()
 }
 
 #[cfg(test)]
@@ -120,10 +93,9 @@ mod tests {
     }
 
     #[test]
-    fn the_long_help_lists_every_exit_code() {
-        let help = command().render_long_help().to_string();
-        for exit in Exit::ALL {
-            assert!(help.contains(&format!("{:>3}  {}", *exit as u8, exit.meaning())), "{exit:?} is missing");
-        }
+    fn the_reference_is_what_the_command_line_says() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/dsec-registry.md").into();
+        let update = std::env::var_os("UPDATE_REFERENCE").is_some();
+        dsec_commandline::reference::check(command(), path, update).unwrap();
     }
 }

@@ -132,6 +132,7 @@ impl From<Error> for Failure {
             }
             Error::Io(_)
             | Error::Full { .. }
+            | Error::NoStore { .. }
             | Error::NotAStore { .. }
             | Error::Unreachable { .. }
             | Error::RegistryFull { .. }

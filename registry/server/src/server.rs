@@ -42,6 +42,9 @@ pub enum Error {
         #[source]
         source: io::Error,
     },
+    /// The host has no address.
+    #[error("there is no address to listen on")]
+    NoAddress,
     /// Anybody could write to the store.
     #[error("{address} can be reached from other machines, and no token is configured")]
     Open {
@@ -61,24 +64,33 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Listens. Without a token only on addresses of this machine itself, unless `insecure`.
+    /// Listens on the first of `addresses`, which are those of one host, that it gets. Without a token only when all are
+    /// addresses of this machine itself, unless `insecure`.
     ///
     /// # Errors
-    /// As [`Error`].
+    /// As [`Error`]; of several addresses that of the last one.
     pub async fn listen(
         store: LocalStore,
-        address: SocketAddr,
+        addresses: &[SocketAddr],
         token: Option<Token>,
         insecure: bool,
         limits: Limits,
     ) -> Result<Self, Error> {
-        if token.is_none() && !insecure && !address.ip().to_canonical().is_loopback() {
+        let is_open = |address: &&SocketAddr| !address.ip().to_canonical().is_loopback();
+        if let Some(&address) = addresses.iter().find(is_open).filter(|_| token.is_none() && !insecure) {
             return Err(Error::Open { address });
         }
-        let error = |source| Error::Listen { address, source };
-        let listener = TcpListener::bind(address).await.map_err(error)?;
-        let address = listener.local_addr().map_err(error)?;
-        Ok(Self { listener, address, store: Arc::new(store), token, limits })
+        let mut failed = Error::NoAddress;
+        for &address in addresses {
+            let bound = TcpListener::bind(address).await.and_then(|listener| Ok((listener.local_addr()?, listener)));
+            match bound {
+                Ok((address, listener)) => {
+                    return Ok(Self { listener, address, store: Arc::new(store), token, limits });
+                }
+                Err(source) => failed = Error::Listen { address, source },
+            }
+        }
+        Err(failed)
     }
 
     /// Where it listens: the port is chosen when the address had port 0.

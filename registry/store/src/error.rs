@@ -40,6 +40,12 @@ pub enum Error {
     /// An operation on a local path failed; the message of the source names the path.
     #[error("local store failed")]
     Io(#[from] std::io::Error),
+    /// There is nothing at the path.
+    #[error("there is no store at {}: no such directory", path.display())]
+    NoStore {
+        /// Where it was looked for.
+        path: PathBuf,
+    },
     /// The directory is not a store, or one of an unknown version.
     #[error("{} is not a dsec store: {reason}", path.display())]
     NotAStore {
@@ -114,6 +120,7 @@ impl Error {
             Self::NotFound { .. }
             | Self::Damaged { .. }
             | Self::Conflict { .. }
+            | Self::NoStore { .. }
             | Self::NotAStore { .. }
             | Self::Url { .. }
             | Self::Unreachable { .. }

@@ -71,7 +71,8 @@ impl LocalStore {
     /// Opens a store and removes what killed writers have left in it.
     ///
     /// # Errors
-    /// [`Error::NotAStore`] when the directory is none, or one of an unknown version; an I/O error.
+    /// [`Error::NoStore`] when nothing is there, [`Error::NotAStore`] when the directory is none, or one of an unknown
+    /// version; an I/O error.
     pub fn open(path: &Path) -> Result<Self> {
         Self::open_on(path, Disk::default())
     }
@@ -189,6 +190,9 @@ fn check_format(path: &Path) -> Result<()> {
     let refuse = |reason: String| Err(Error::NotAStore { path: path.to_owned(), reason });
     let bytes = match fs::read(path.join(FORMAT_FILE)) {
         Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound && !path.exists() => {
+            return Err(Error::NoStore { path: path.to_owned() });
+        }
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             return refuse(format!("it has no file {FORMAT_FILE:?}"));
         }

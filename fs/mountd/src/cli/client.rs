@@ -1,14 +1,16 @@
 //! `mount` and `release`: requests over the control socket.
 
+use std::fmt;
 use std::time::Duration;
 
 use clap::Args;
-use dsec_format::protocol::mountd::{Reply, Request};
+use dsec_commandline::Exit;
+use dsec_format::protocol::mountd::{Mounted, Reply, Request};
 use dsec_format::refs::Spec;
 use dsec_mountd_client::Client;
+use serde::Serialize;
 
 use super::Global;
-use super::exit::Exit;
 
 /// A mount may unpack the metadata of many layers from far away.
 const TIMEOUT: Duration = Duration::from_secs(600);
@@ -28,18 +30,22 @@ pub(crate) struct Mount {
     holder: String,
 }
 
+/// As text: where the layers are.
+#[derive(Debug, Serialize)]
+struct Directories(Mounted);
+
+impl fmt::Display for Directories {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.layers.iter().try_for_each(|layer| writeln!(f, "{}", layer.path))
+    }
+}
+
 impl Mount {
     pub(crate) fn run(self, global: &Global) -> anyhow::Result<Exit> {
         let Reply::Mounted(mounted) = ask(global, &Request::Mount { image: self.image, holder: self.holder })? else {
             anyhow::bail!("the daemon gave another answer than to a mount");
         };
-        let mut text = String::new();
-        if global.json {
-            text = serde_json::to_string(&mounted)? + "\n";
-        } else {
-            mounted.layers.iter().for_each(|layer| text.push_str(&format!("{}\n", layer.path)));
-        }
-        super::print(text.as_bytes())?;
+        global.output().print(&Directories(mounted))?;
         Ok(Exit::Success)
     }
 }
@@ -52,9 +58,23 @@ pub(crate) struct Release {
     holder: String,
 }
 
+/// As text it is nothing.
+#[derive(Debug, Serialize)]
+struct Released {
+    /// The holder.
+    released: String,
+}
+
+impl fmt::Display for Released {
+    fn fmt(&self, _: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ok(())
+    }
+}
+
 impl Release {
     pub(crate) fn run(self, global: &Global) -> anyhow::Result<Exit> {
-        ask(global, &Request::Release { holder: self.holder })?;
+        ask(global, &Request::Release { holder: self.holder.clone() })?;
+        global.output().print(&Released { released: self.holder })?;
         Ok(Exit::Success)
     }
 }

@@ -1,12 +1,14 @@
 //! `doctor`: what this machine has of what the daemon needs.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use clap::Args;
+use dsec_commandline::Exit;
 use dsec_mountd::road;
+use serde::Serialize;
 
 use super::Global;
-use super::exit::Exit;
 
 /// Say whether this machine has what the daemon needs, and whether a daemon answers
 #[derive(Debug, Args)]
@@ -26,8 +28,7 @@ impl Doctor {
     pub(crate) fn run(self, global: &Global) -> anyhow::Result<Exit> {
         let findings = [self.fuse(), self.mounting(), self.erofs(), daemon(global)];
         let healthy = findings.iter().all(|finding| finding.found.is_ok() || !finding.needed);
-        let text = if global.json { as_json(&findings)? } else { as_text(&findings) };
-        super::print(text.as_bytes())?;
+        global.output().print(&Report { findings: findings.iter().map(Line::of).collect() })?;
         Ok(if healthy { Exit::Success } else { Exit::Failure })
     }
 
@@ -65,25 +66,35 @@ fn daemon(global: &Global) -> Finding {
     Finding { what: "daemon", needed: false, found }
 }
 
-fn as_text(findings: &[Finding]) -> String {
-    let line = |finding: &Finding| {
-        let (mark, text) = match &finding.found {
-            Ok(text) => ("ok", text),
-            Err(text) if finding.needed => ("MISSING", text),
-            Err(text) => ("-", text),
-        };
-        format!("{mark:<8} {:<15} {text}\n", finding.what)
-    };
-    findings.iter().map(line).collect()
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    findings: Vec<Line<'a>>,
 }
 
-fn as_json(findings: &[Finding]) -> anyhow::Result<String> {
-    let object = |finding: &Finding| {
+#[derive(Debug, Serialize)]
+struct Line<'a> {
+    what: &'a str,
+    needed: bool,
+    ok: bool,
+    text: &'a str,
+}
+
+impl<'a> Line<'a> {
+    fn of(finding: &'a Finding) -> Self {
         let (Ok(text) | Err(text)) = &finding.found;
-        serde_json::json!({
-            "what": finding.what, "needed": finding.needed, "ok": finding.found.is_ok(), "text": text
+        Self { what: finding.what, needed: finding.needed, ok: finding.found.is_ok(), text }
+    }
+}
+
+impl fmt::Display for Report<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.findings.iter().try_for_each(|Line { what, needed, ok, text }| {
+            let mark = match (ok, needed) {
+                (true, _) => "ok",
+                (false, true) => "MISSING",
+                (false, false) => "-",
+            };
+            writeln!(f, "{mark:<8} {what:<15} {text}")
         })
-    };
-    let findings: Vec<_> = findings.iter().map(object).collect();
-    Ok(serde_json::to_string(&serde_json::json!({ "findings": findings }))? + "\n")
+    }
 }

@@ -1,47 +1,16 @@
 //! From an error to what a person reads: message, causes, hint, and the exit code.
 
 use std::error::Error as StdError;
-use std::io::{self, Write};
+use std::io;
 
+use dsec_commandline::{Exit, Report};
 use dsec_format::protocol::mountd::ErrorKind;
 use dsec_mountd::{cache, control, fuse, mounts, node, road};
-use serde::Serialize;
 
-use super::exit::Exit;
-
-#[derive(Debug, Serialize)]
-struct Report<'a> {
-    error: String,
-    causes: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    hint: Option<&'a str>,
-    exit: u8,
-}
-
-/// Prints `error` and says how to end.
+/// Shows `error` and says how to end.
 pub(crate) fn report(error: &anyhow::Error, json: bool) -> Exit {
     let (exit, hint) = error.chain().find_map(classify).unwrap_or((Exit::Failure, None));
-    let causes = error.chain().skip(1).map(ToString::to_string).collect();
-    let report = Report { error: error.to_string(), causes, hint, exit: exit as u8 };
-    let mut text = String::new();
-    if json {
-        text = serde_json::to_string(&report).unwrap_or_else(|_| report.error.clone()) + "\n";
-    } else {
-        text.push_str(&format!("error: {}\n", report.error));
-        report.causes.iter().for_each(|cause| text.push_str(&format!("  because: {cause}\n")));
-        if let Some(hint) = hint {
-            text.push_str(&format!("hint: {hint}\n"));
-        }
-    }
-    // Nobody is left to tell when standard error is closed; the exit code still says it.
-    let _ = io::stderr().lock().write_all(text.as_bytes());
-    exit
-}
-
-/// Prints what clap says: help and version are no errors.
-pub(crate) fn report_usage(error: &clap::Error) -> Exit {
-    let _ = error.print();
-    if error.use_stderr() { Exit::Usage } else { Exit::Success }
+    Report::new(error.as_ref(), exit, hint.map(str::to_owned)).show(json)
 }
 
 /// The first error of a chain that means something decides.
@@ -58,6 +27,9 @@ fn classify(error: &(dyn StdError + 'static)) -> Option<(Exit, Option<&'static s
     if let Some(dsec_store::Error::Url { .. }) = error.downcast_ref() {
         return Some((Exit::Usage, None));
     }
+    if let Some(dsec_commandline::pages::Error::NoSubcommand { .. }) = error.downcast_ref() {
+        return Some((Exit::Usage, Some("--help lists the subcommands")));
+    }
     if error.is::<dsec_format::refs::NameError>() {
         return Some((Exit::Usage, None));
     }
@@ -67,9 +39,16 @@ fn classify(error: &(dyn StdError + 'static)) -> Option<(Exit, Option<&'static s
 fn classify_client(error: &dsec_mountd_client::Error) -> Option<(Exit, Option<&'static str>)> {
     use dsec_mountd_client::Error;
     match error {
-        Error::Refused { kind, .. } => Some((kind_exit(*kind), None)),
+        Error::Refused { kind, .. } => {
+            let hint = (*kind == ErrorKind::NotFound)
+                .then_some("`dsec-pack ls` lists the images of the local store, `ls --at URL|DIR` those of another");
+            Some((kind_exit(*kind), hint))
+        }
+        Error::Unreachable { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+            Some((Exit::Refused, Some("the daemon is root's: run this as root")))
+        }
         Error::Unreachable { .. } | Error::Deadline { .. } => {
-            Some((Exit::Unreachable, Some("is `dsec-mountd serve` running, and is --socket the same?")))
+            Some((Exit::Unreachable, Some("is `dsec-mountd serve` running, and is --socket or DSEC_MOUNTD the same?")))
         }
         Error::Malformed { .. } | Error::Unexpected { .. } => {
             Some((Exit::Failure, Some("is the daemon of the same version?")))
@@ -100,7 +79,7 @@ fn classify_start(error: &node::StartError) -> Option<(Exit, Option<&'static str
             Some((Exit::Refused, Some("`--road fuse` or `--road auto` work without it")))
         }
         node::StartError::Fuse(fuse::Error::Device(_) | fuse::Error::Mount { .. }) => {
-            Some((Exit::Refused, Some("`dsec-mountd doctor` says what is missing")))
+            Some((Exit::Refused, Some("serving takes root and /dev/fuse; `dsec-mountd doctor` says what is missing")))
         }
         node::StartError::Cache(cache::Error::Io(_))
         | node::StartError::Run(_)
@@ -122,7 +101,9 @@ fn kind_exit(kind: ErrorKind) -> Exit {
 
 fn classify_io(error: &io::Error) -> Option<(Exit, Option<&'static str>)> {
     match error.kind() {
-        io::ErrorKind::PermissionDenied => Some((Exit::Refused, Some("the daemon runs as root"))),
+        io::ErrorKind::PermissionDenied => {
+            Some((Exit::Refused, Some("dsec-mountd serves as root only: run it as root")))
+        }
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => Some((Exit::Full, None)),
         _ => None,
     }

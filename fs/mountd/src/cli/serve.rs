@@ -1,19 +1,23 @@
 //! `serve`: the daemon.
 
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use dsec_commandline::Exit;
+use dsec_commandline::quantity::parse_bytes;
+use dsec_commandline::token::{self, TokenFile};
 use dsec_mountd::cache;
 use dsec_mountd::control::Listener;
 use dsec_mountd::fetch;
 use dsec_mountd::node::{Node, Options};
 use dsec_mountd::road::Wish;
+use serde::Serialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::exit::Exit;
 use super::{Global, sources};
 
 /// How often idle layers are looked after.
@@ -32,21 +36,17 @@ pub(crate) struct Serve {
     #[arg(long, visible_alias = "source", value_name = "DIR|URL",
         default_value = dsec_format::protocol::STORE_DIRECTORY)]
     store: Vec<String>,
-    /// File with the token that the registries ask for
-    #[arg(long, value_name = "FILE", conflicts_with = "token")]
-    token_file: Option<PathBuf>,
-    /// The token itself. Only from the environment: a command line can be read by everyone
-    #[arg(long, env = "DSEC_TOKEN", hide = true, hide_env_values = true)]
-    token: Option<String>,
+    #[command(flatten)]
+    token: TokenFile,
     /// Directory of the cache, on a local disk. Made when it is missing; belongs to one daemon
     #[arg(long, value_name = "DIR", default_value = "/var/lib/dsec/cache")]
     cache: PathBuf,
-    /// Bytes that cached chunks may use, with an optional K, M, G or T (powers of 1024). Default: a quarter of the
-    /// cache's file system, at most 50G
+    /// Bytes that cached chunks may use, with an optional K, M, G or T (powers of 1024) [default: a quarter of
+    /// the cache's file system, at most 50G]
     #[arg(long, value_name = "N", value_parser = parse_bytes)]
     cache_bytes: Option<u64>,
-    /// Bytes that the unpacked metadata of layers may use, beside the chunks. What is in use may be more. Default: a
-    /// quarter of what the chunks may use
+    /// Bytes that the unpacked metadata of layers may use, beside the chunks. What is in use may be more [default:
+    /// a quarter of what the chunks may use]
     #[arg(long, value_name = "N", value_parser = parse_bytes)]
     metadata_bytes: Option<u64>,
     /// Bytes of chunks kept in memory
@@ -70,23 +70,21 @@ pub(crate) struct Serve {
     /// Longest ranged read that neighbouring frames are joined into
     #[arg(long, value_name = "N", value_parser = parse_bytes, default_value = "1M")]
     join_bytes: u64,
-    /// Threads that answer the kernel. Default: two a core, at least 4, at most 16
+    /// Threads that answer the kernel [default: two a core, at least 4, at most 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     fuse_threads: Option<u16>,
 }
 
-/// A number of bytes with an optional unit.
-fn parse_bytes(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is not a number of bytes such as 1000, 64M or 2G");
-    let (digits, shift) = match text.char_indices().next_back() {
-        Some((at, 'K' | 'k')) => (text.get(..at), 10),
-        Some((at, 'M' | 'm')) => (text.get(..at), 20),
-        Some((at, 'G' | 'g')) => (text.get(..at), 30),
-        Some((at, 'T' | 't')) => (text.get(..at), 40),
-        _ => (Some(text), 0),
-    };
-    let number: u64 = digits.and_then(|digits| digits.parse().ok()).ok_or_else(wrong)?;
-    number.checked_mul(1 << shift).ok_or_else(wrong)
+/// What a daemon prints when it can be used.
+#[derive(Debug, Serialize)]
+struct Ready<'a> {
+    listening: &'a Path,
+}
+
+impl fmt::Display for Ready<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "listening on {}", self.listening.display())
+    }
 }
 
 impl Serve {
@@ -104,7 +102,8 @@ impl Serve {
         let (server, served) = (Arc::clone(&listener), Arc::clone(&node));
         std::thread::Builder::new().name("listen".to_owned()).spawn(move || server.serve(&served))?;
         tracing::info!(socket = %global.socket.display(), "serving");
-        let outcome = watch(&node, signals);
+        let announced = global.output().print(&Ready { listening: &global.socket });
+        let outcome = announced.map_err(anyhow::Error::from).and_then(|()| watch(&node, signals));
         listener.unlink();
         node.stop()?;
         outcome
@@ -117,8 +116,8 @@ impl Serve {
         };
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
         let memory_bytes = usize::try_from(self.memory_bytes)?;
-        let token = self.token_file.as_ref().map(fs_err::read_to_string).transpose()?.or(self.token.clone());
-        let token = token.as_deref().map(str::trim).filter(|token| !token.is_empty());
+        let token = self.token.read(std::env::var(token::VARIABLE).ok())?;
+        let token = token.as_deref();
         let deadline = Duration::from_millis(self.deadline_ms);
         let source = |place: &String| sources::open(place, token, deadline);
         Ok(Options {
@@ -140,10 +139,10 @@ impl Serve {
     }
 }
 
-fn default_budget(cache: &std::path::Path) -> anyhow::Result<u64> {
+fn default_budget(cache: &Path) -> anyhow::Result<u64> {
     // The directory itself may not be there yet.
     let there = std::path::absolute(cache)?;
-    let there = there.ancestors().find(|path| path.exists()).unwrap_or(std::path::Path::new("/"));
+    let there = there.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
     let file_system = rustix::fs::statvfs(there)?;
     let share = file_system.f_blocks.saturating_mul(file_system.f_frsize) / DEFAULT_CACHE_SHARE;
     Ok(share.clamp(cache::MIN_BUDGET_BYTES, DEFAULT_CACHE_BYTES))
@@ -162,21 +161,6 @@ fn watch(node: &Node, mut signals: Signals) -> anyhow::Result<Exit> {
         node.tick();
         if node.is_broken() {
             anyhow::bail!("the FUSE session has ended: somebody unmounted it");
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bytes() {
-        assert_eq!(parse_bytes("1000"), Ok(1000));
-        assert_eq!(parse_bytes("64M"), Ok(64 << 20));
-        assert_eq!(parse_bytes("2g"), Ok(2 << 30));
-        for bad in ["", "M", "-1", "1.5G", "1X", "99999999999T"] {
-            assert!(parse_bytes(bad).is_err(), "{bad}");
         }
     }
 }

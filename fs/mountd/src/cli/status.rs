@@ -1,13 +1,15 @@
 //! `status`: how the daemon is.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::time::Duration;
 
 use clap::Args;
+use dsec_commandline::Exit;
+use dsec_commandline::quantity::bytes_text;
 use dsec_format::protocol::mountd::{self, Reply, Request, Road};
+use serde::Serialize;
 
 use super::Global;
-use super::exit::Exit;
 
 /// Show what is mounted, how much of it is on this node, what was fetched, and what went wrong
 #[derive(Debug, Args)]
@@ -23,16 +25,24 @@ impl Status {
             let Reply::Status(status) = super::client::ask(global, &Request::Status)? else {
                 anyhow::bail!("the daemon gave another answer than to a status request");
             };
-            let text = if global.json { serde_json::to_string(&status)? + "\n" } else { describe(&status) };
-            super::print(text.as_bytes())?;
+            global.output().print(&Shown(status))?;
             if !self.watch {
                 return Ok(Exit::Success);
             }
             std::thread::sleep(Duration::from_secs(1));
             if !global.json {
-                super::print(b"\n")?;
+                global.output().write(b"\n")?;
             }
         }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Shown(mountd::Status);
+
+impl fmt::Display for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&describe(&self.0))
     }
 }
 
@@ -53,15 +63,15 @@ fn describe(status: &mountd::Status) -> String {
         status.pid,
         status.uptime_secs,
         status.road_reason,
-        size(cache.used_bytes),
-        size(cache.budget_bytes),
+        bytes_text(cache.used_bytes),
+        bytes_text(cache.budget_bytes),
         cache.chunks,
         cache.hits,
         cache.misses,
         cache.evictions,
         cache.damaged,
         cache.bypassed,
-        size(fetch.bytes),
+        bytes_text(fetch.bytes),
         fetch.requests,
         fetch.shared,
         fetch.retries,
@@ -75,33 +85,11 @@ fn describe(status: &mountd::Status) -> String {
             "image    {} ({}): {local}% of {} local, {} fetched, {} failed reads, held by {}",
             image.spec,
             image.image.short(),
-            size(image.data_bytes),
-            size(image.fetched_bytes),
+            bytes_text(image.data_bytes),
+            bytes_text(image.fetched_bytes),
             image.errors,
             image.holders.join(", "),
         );
     }
     text
-}
-
-/// A number of bytes for people.
-fn size(bytes: u64) -> String {
-    const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
-    let unit = UNITS.iter().find(|(unit, _)| bytes >= *unit);
-    unit.map_or_else(
-        || format!("{bytes} B"),
-        |(unit, name)| format!("{}.{} {name}", bytes / unit, bytes % unit * 10 / unit),
-    )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes() {
-        for (bytes, text) in [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 30, "3.0 GiB")] {
-            assert_eq!(size(bytes), text);
-        }
-    }
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use bytes::{Buf, Bytes};
 use dsec_fleet::files::{self, Local, Owner, pack, unpack};
-use dsec_format::protocol::edge::Unpacked;
+use dsec_format::protocol::edge::{ERROR_TRAILER, ErrorBody, Unpacked};
 use http_body_util::BodyExt;
 use hyper::Method;
 use tokio::sync::{mpsc, oneshot};
@@ -121,13 +121,22 @@ async fn download(client: &Client, id: &str, path: &str, target: &str) -> Result
         // The owner of what arrives is whoever runs this.
         let _ = result.send(unpack(&directory, &name, Owner::Is(0, 0), from));
     });
+    let mut cut_short = None;
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| Failure::Broken(error.into()))?;
+        cut_short = cut_short.or(frame.trailers_ref().and_then(|trailers| trailers.get(ERROR_TRAILER)).cloned());
         if sender.send(frame.into_data().unwrap_or_default()).await.is_err() {
             break;
         }
     }
     drop(sender);
+    if let Some(why) = cut_short {
+        // What it has sent is whole as far as it goes, and is let come to its end.
+        let _ = unpacked.await;
+        let error = serde_json::from_slice::<ErrorBody>(why.as_bytes());
+        let ErrorBody { kind, message } = error.map_err(|error| Failure::Unexpected { what: error.to_string() })?;
+        return Err(Failure::Refused { kind, message });
+    }
     match unpacked.await {
         Ok(unpacked) => Ok(unpacked?),
         Err(_) => Err(Failure::Unexpected { what: "the copy ended early".to_owned() }),

@@ -2,11 +2,12 @@
 
 use std::process::ExitCode;
 
+use dsec_commandline::Exit;
 use dsec_fleet::{CgroupLayout, Node, probe};
 use dsec_format::protocol::edge::Health;
 use serde::Serialize;
 
-use crate::failure::{Code, Failure};
+use crate::failure::Failure;
 use crate::print;
 
 /// The cgroup that the edge puts its sandboxes below.
@@ -24,7 +25,7 @@ struct Report<'a> {
 /// `dsec doctor`, with what the edge says of itself if one answers.
 pub(crate) fn doctor(edge: Option<Health>, json: bool) -> Result<ExitCode, Failure> {
     let node = probe(CGROUP_PARENT);
-    let code = if node.is_usable() { ExitCode::SUCCESS } else { Code::Failed.into() };
+    let code = if node.is_usable() { ExitCode::SUCCESS } else { Exit::Failure.into() };
     if json {
         print::json(&Report { node: &node, edge: edge.as_ref() })?;
         return Ok(code);

@@ -1,15 +1,17 @@
 //! `dsec edge`: the daemon.
 
-use std::io::{self, IsTerminal};
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use dsec_fleet::edge::{Config, serve};
 use rustix::process::{Resource, getrlimit, setrlimit};
+use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::Edge;
 use crate::failure::Failure;
+use crate::print;
 
 /// Threads for what blocks: creations, removals, starts and copies are bounded below this by the edge itself. Beside them
 /// one thread waits for all sockets: it only moves bytes, and several would wake each other for every request.
@@ -18,10 +20,15 @@ const BLOCKING: usize = 128;
 /// Open files that a command costs: three pipes, and its process twice. Commands together get half of all.
 const COMMAND_FILES: usize = 5;
 
+/// What a daemon prints when it can be used.
+#[derive(Debug, Serialize)]
+struct Ready<'a> {
+    listening: &'a Path,
+}
+
 /// `dsec edge`.
-pub(crate) fn edge(edge: Edge, socket: PathBuf) -> Result<ExitCode, Failure> {
-    let stderr = io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_writer(io::stderr).with_ansi(stderr).with_max_level(edge.log).init();
+pub(crate) fn edge(edge: Edge, socket: PathBuf, json: bool) -> Result<ExitCode, Failure> {
+    edge.log.start(true);
     let open_files =
         raise_open_files().map_err(|source| Failure::Local { what: "raise the limit of open files", source })?;
     let mut config = Config::new(
@@ -50,7 +57,15 @@ pub(crate) fn edge(edge: Edge, socket: PathBuf) -> Result<ExitCode, Failure> {
             }
         };
         let at = config.socket.clone();
-        let ready = move || tracing::info!(socket = %at.display(), "listening");
+        let ready = move || {
+            tracing::info!(socket = %at.display(), "listening");
+            // An edge serves whether or not somebody reads this.
+            let _ = if json {
+                print::json(&Ready { listening: &at }).map(|_| ())
+            } else {
+                print::line(&format!("listening on {}", at.display()))
+            };
+        };
         Ok::<_, Failure>(serve(config, shutdown, ready).await?)
     })?;
     Ok(ExitCode::SUCCESS)

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use dsec_commandline::{Exit, Report};
 use dsec_format::environment::Limits;
 use dsec_format::protocol::edge::{CreateRequest, ErrorKind, Health, Sandbox, State};
 use hyper::Method;
 
 use crate::args::{self, Create, Rm};
 use crate::client::{self, Client, escape};
-use crate::failure::{Code, Failure};
+use crate::failure::Failure;
 use crate::print;
 
 /// How long an edge may take to say how it is.
@@ -113,15 +114,12 @@ pub(crate) async fn rm(client: &Client, rm: Rm, json: bool) -> Result<ExitCode, 
             Err(failure) => failures.push(failure),
         }
     }
+    let reports: Vec<Report> = failures.iter().map(Failure::report).collect();
     if json {
-        let errors: Vec<_> = failures.iter().map(|failure| dsec_fleet::edge::chain(failure)).collect();
-        print::json(&serde_json::json!({ "removed": removed, "errors": errors }))?;
-    } else {
-        for failure in &failures {
-            print::failure(failure, false);
-        }
+        print::json(&serde_json::json!({ "removed": removed, "errors": reports }))?;
     }
-    Ok(if failures.is_empty() { ExitCode::SUCCESS } else { Code::Failed.into() })
+    let shown = reports.iter().map(|report| if json { report.exit() } else { report.show(false) });
+    Ok(shown.fold(Exit::Success, |first, exit| if first == Exit::Success { exit } else { first }).into())
 }
 
 async fn remove(client: &Client, id: &str) -> Result<Sandbox, Failure> {

@@ -105,8 +105,8 @@ async fn follow(mut body: Incoming, sink: &mut Sink) -> Result<Outcome, Failure>
         }
         match body.frame().await {
             Some(Ok(frame)) => buffer.extend_from_slice(&frame.into_data().unwrap_or_default()),
-            Some(Err(error)) => return Err(Failure::Broken(error.into())),
-            None => return Err(Failure::Broken("it ended without an outcome".into())),
+            // An edge that stops, or is killed, says no more.
+            Some(Err(_)) | None => return Err(Failure::Vanished),
         }
     }
 }

@@ -156,17 +156,21 @@ fn privileged_failures_are_one_clear_line_each() {
     let (code, text) = failure(&["run", "absent", "true"]);
     assert_eq!(
         (code, text.as_str()),
-        (125, "dsec: image absent:latest cannot be mounted: no image absent:latest in any source\n")
+        (
+            125,
+            "error: no image absent:latest in any source\n\
+             hint: `dsec-pack ls` lists the images of the local store, `ls --at URL|DIR` those of another\n"
+        )
     );
     let (code, text) = failure(&["exec", "nobody", "true"]);
     assert_eq!(
         (code, text.as_str()),
-        (125, "dsec: no sandbox nobody\nhint: `dsec ps` lists the sandboxes of this edge\n")
+        (125, "error: no sandbox nobody\nhint: `dsec ps` lists the sandboxes of this edge\n")
     );
     let (code, text) = failure(&["create", "--memory", "900T", "base"]);
-    assert!(code == 125 && text.contains("this node gives at most"), "{text}");
+    assert!(code == 7 && text.contains("this node gives at most"), "{text}");
     let (code, text) = failure(&["create", "--memory", "1K", "base"]);
-    assert!(code == 125 && text.contains("memory"), "{text}");
+    assert!(code == 2 && text.contains("memory"), "{text}");
     let (code, text) = failure(&["exec", "-t", &id, "sh"]);
     assert!(code == 2 && text.contains("terminals (-t) are not there yet"), "{text}");
     let (code, text) = failure(&["run", "Bad Name", "true"]);
@@ -176,7 +180,7 @@ fn privileged_failures_are_one_clear_line_each() {
         std::process::Command::new(super::support::DSEC).arg("--edge").arg(&nobody).arg("ps").output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(
-        text.starts_with("dsec: no edge answers at ") && text.contains("\nhint: start one with `dsec edge --socket "),
+        text.starts_with("error: no edge answers at ") && text.contains("\nhint: start one with `dsec edge --socket "),
         "{text}"
     );
     let error = node.json(&["exec", "nobody", "true"]);

@@ -235,7 +235,16 @@ impl Error {
     /// The answer.
     #[must_use]
     pub fn body(&self) -> ErrorBody {
-        ErrorBody { kind: self.kind(), message: chain(self) }
+        ErrorBody { kind: self.kind(), message: chain(self.said()) }
+    }
+
+    /// What is said of it: what mountd says of an image that it does not have names it already.
+    fn said(&self) -> &(dyn StdError + 'static) {
+        match self {
+            Self::Image { source: source @ mountd::Error::Refused { kind: MountdKind::NotFound, .. }, .. } => source,
+            Self::Shared(error) => error.said(),
+            error => error,
+        }
     }
 }
 

@@ -78,7 +78,7 @@ impl Exec {
         let exec = Self::new(id, 0, stdout, stderr);
         exec.stdout.end();
         exec.stderr.end();
-        exec.publish(Reason::InfraLost);
+        exec.publish(lost().reason);
         exec
     }
 
@@ -110,11 +110,11 @@ impl Exec {
         Readers { stdout: self.stdout.reader(stdout_from), stderr: self.stderr.reader(stderr_from) }
     }
 
-    /// It could not be started.
-    pub(crate) fn not_started(&self, errno: i32, message: String) {
+    /// It did not start; why, as its outcome.
+    pub(crate) fn not_started(&self, reason: Reason) {
         self.stdout.end();
         self.stderr.end();
-        self.publish(Reason::NotStarted { errno, message });
+        self.publish(reason);
     }
 
     fn publish(&self, reason: Reason) {
@@ -163,13 +163,13 @@ impl Exec {
         place: Place,
     ) -> Result<impl Future<Output = Arc<Process>> + Send + use<>, Error> {
         let process = Arc::new(process);
-        let watched = Watched::new(self, &process, pipes).inspect_err(|_| {
+        let watched = Watched::new(self, &process, pipes).inspect_err(|error| {
             // The caller tells of the error; a process that nobody watches must not stay.
             let process = Arc::clone(&process);
             drop(tokio::task::spawn_blocking(move || process.kill()));
             self.stdout.end();
             self.stderr.end();
-            self.publish(Reason::InfraLost);
+            self.publish(Reason::InfraLost { message: format!("the command cannot be watched: {error}") });
         });
         let watched = watched.map_err(|source| Error::Watch { exec: self.id.clone(), source })?;
         *self.process.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&process));
@@ -263,7 +263,7 @@ impl Watched {
             Ok(outcome) => reason(outcome),
             Err(error) => {
                 tracing::error!(exec = %exec.id, %error, "the end of a command cannot be told");
-                Reason::InfraLost
+                Reason::InfraLost { message: format!("the end of the command cannot be told: {error}") }
             }
         };
         exec.publish(reason);
@@ -320,5 +320,12 @@ fn reason(outcome: dsec_sandbox::Outcome) -> Reason {
 /// The outcome of a command that this edge knows nothing of.
 #[must_use]
 pub(super) fn lost() -> Outcome {
-    Outcome { reason: Reason::InfraLost, duration_ms: 0, stdout_bytes: 0, stderr_bytes: 0, truncated: false }
+    let message = "the edge was restarted meanwhile: how the command ended is not known".to_owned();
+    Outcome {
+        reason: Reason::InfraLost { message },
+        duration_ms: 0,
+        stdout_bytes: 0,
+        stderr_bytes: 0,
+        truncated: false,
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dsec_format::image::Config as ImageConfig;
-use dsec_format::protocol::edge::{CreateRequest, ExecRequest};
+use dsec_format::protocol::edge::{CreateRequest, ExecRequest, Reason};
 use dsec_sandbox::{ExecError, ExecSpec, Id, Limits, UserError};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -185,8 +185,8 @@ impl Edge {
     ) -> Result<(), Error> {
         match started {
             Ok((process, pipes)) => self.watch(entry, exec, process, pipes, timeout_ms, place),
-            Err(Start::Refused { errno, message }) => {
-                exec.not_started(errno, message);
+            Err(Start::Ended(reason)) => {
+                exec.not_started(reason);
                 self.exec_ended(entry, exec);
                 Ok(())
             }
@@ -254,9 +254,9 @@ impl Edge {
 
 /// Why a command was not started.
 enum Start {
-    /// Its own fault, or the image's: an outcome.
-    Refused { errno: i32, message: String },
-    /// The platform's fault.
+    /// An outcome: its own fault or the image's, or that the image cannot be read.
+    Ended(Reason),
+    /// The platform's fault, as an error.
     Failed(Error),
 }
 
@@ -310,13 +310,22 @@ impl Command {
 }
 
 fn refused(error: &(dyn std::error::Error + 'static), errno: Errno) -> Start {
-    Start::Refused { errno: errno.raw_os_error(), message: super::chain(error) }
+    let (errno, message) = (errno.raw_os_error(), super::chain(error));
+    Start::Ended(Reason::NotStarted { errno, no_program: false, message })
 }
 
 /// Whose fault it is that a command was not started.
 fn sort(live: &Live, error: ExecError) -> Start {
+    // A dead or cut-off dsec-mountd; a program on a sound image gives neither.
+    if about(&error, &[Errno::IO, Errno::NOTCONN]).is_some() {
+        let message = format!("{}: the files of its image cannot be read, is dsec-mountd gone?", super::chain(&error));
+        return Start::Ended(Reason::InfraLost { message });
+    }
     match &error {
-        ExecError::NotFound { .. } => refused(&error, Errno::NOENT),
+        ExecError::NotFound { .. } => {
+            let (errno, message) = (Errno::NOENT.raw_os_error(), super::chain(&error));
+            Start::Ended(Reason::NotStarted { errno, no_program: true, message })
+        }
         ExecError::NotExecutable { errno, .. } | ExecError::WorkingDirectory { errno, .. } => refused(&error, *errno),
         ExecError::User(_) | ExecError::Empty | ExecError::Text { .. } => refused(&error, Errno::INVAL),
         // The tenant's own limit of processes or memory is in the way.
@@ -332,8 +341,13 @@ fn sort(live: &Live, error: ExecError) -> Start {
 
 /// EAGAIN or ENOMEM, if that is what an error is about.
 fn lacks(error: &(dyn std::error::Error + 'static)) -> Option<Errno> {
-    let own = error.downcast_ref::<Errno>().filter(|errno| matches!(**errno, Errno::AGAIN | Errno::NOMEM));
-    own.copied().or_else(|| error.source().and_then(lacks))
+    about(error, &[Errno::AGAIN, Errno::NOMEM])
+}
+
+/// One of these answers of the kernel, if that is what an error is about.
+fn about(error: &(dyn std::error::Error + 'static), answers: &[Errno]) -> Option<Errno> {
+    let own = error.downcast_ref::<Errno>().filter(|errno| answers.contains(errno));
+    own.copied().or_else(|| error.source().and_then(|source| about(source, answers)))
 }
 
 fn command_of(config: &ImageConfig) -> Vec<String> {

@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::rc::Rc;
 
 use dsec_format::protocol::edge::Unpacked;
-use tar::{Archive, Entry, EntryType};
+use tar::{Archive, Entry, EntryType, Header};
 
 use super::{Error, Kind, Tree, join, last_step, parent, text};
 
@@ -36,6 +36,9 @@ pub fn unpack(tree: &impl Tree, path: &str, owner: Owner, from: impl Read) -> Re
         left.set(None);
         let name = text(entry.path_bytes().into_owned())?;
         let steps = steps(&name)?;
+        if steps.is_empty() {
+            place.take_top(tree, owner, &entry)?;
+        }
         let to = place.path_of(tree, &steps)?;
         unpacked.bytes += one(tree, &to, owner, &place, &mut entry, &name)?;
         unpacked.entries += 1;
@@ -106,6 +109,18 @@ impl Place {
         }
     }
 
+    /// The archive's top has no name (`.`, the root of a sandbox): under another name it is a directory of that name, and
+    /// all that follows is below it.
+    fn take_top(&mut self, tree: &impl Tree, owner: Owner, entry: &Entry<'_, impl Read>) -> Result<(), Error> {
+        let Some(name) = self.renamed.take() else { return Ok(()) };
+        self.directory = join(&self.directory, &name);
+        if entry.header().entry_type() != EntryType::Directory {
+            return Err(Error::NotADirectory { path: self.directory.clone() });
+        }
+        let mode = entry.header().mode().map_err(Error::Archive)? & 0o777;
+        tree.create_directory(&self.directory, mode, ids(owner, entry.header())?)
+    }
+
     /// The path of an entry; directories on the way that the archive does not list are made.
     fn path_of(&mut self, tree: &impl Tree, steps: &[&str]) -> Result<String, Error> {
         let mut path = self.directory.clone();
@@ -129,6 +144,15 @@ impl Place {
     }
 }
 
+/// Whom an entry will belong to.
+fn ids(owner: Owner, header: &Header) -> Result<(u32, u32), Error> {
+    let id = |id: io::Result<u64>| id.map(|id| u32::try_from(id).unwrap_or(65_534)).map_err(Error::Archive);
+    match owner {
+        Owner::Is(uid, gid) => Ok((uid, gid)),
+        Owner::Kept => Ok((id(header.uid())?, id(header.gid())?)),
+    }
+}
+
 /// Unpacks one entry: bytes of contents written.
 fn one(
     tree: &impl Tree,
@@ -140,11 +164,7 @@ fn one(
 ) -> Result<u64, Error> {
     let header = entry.header();
     let mode = header.mode().map_err(Error::Archive)? & 0o777;
-    let id = |id: io::Result<u64>| id.map(|id| u32::try_from(id).unwrap_or(65_534)).map_err(Error::Archive);
-    let owner = match owner {
-        Owner::Is(uid, gid) => (uid, gid),
-        Owner::Kept => (id(header.uid())?, id(header.gid())?),
-    };
+    let owner = ids(owner, header)?;
     let special = |what| Error::Special { name: name.to_owned(), what };
     match header.entry_type() {
         EntryType::Directory => {

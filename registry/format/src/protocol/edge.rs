@@ -32,6 +32,10 @@ pub const SANDBOX_HEADER: &str = "dsec-sandbox";
 /// Header of a run's stream that names its exec.
 pub const EXEC_HEADER: &str = "dsec-exec";
 
+/// Trailer of a download that the edge could not finish: an [`ErrorBody`] in JSON. Only a client that says `TE: trailers`
+/// gets it; for others the answer breaks off.
+pub const ERROR_TRAILER: &str = "dsec-error";
+
 /// Asks for a sandbox.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -201,11 +205,18 @@ pub enum Reason {
     NotStarted {
         /// The kernel's error.
         errno: i32,
+        /// Whether there is no such program; ENOENT alone may also be a working directory's.
+        #[serde(default)]
+        no_program: bool,
         /// For people.
         message: String,
     },
-    /// The edge lost it (it was restarted meanwhile).
-    InfraLost,
+    /// The platform lost it: the edge was restarted meanwhile, or the image could not be read when it was started.
+    InfraLost {
+        /// For people.
+        #[serde(default)]
+        message: String,
+    },
 }
 
 /// What a pack-diff needs to know of a frozen sandbox.

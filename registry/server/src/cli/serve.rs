@@ -1,18 +1,18 @@
 //! `serve`: serves a store until it is told to stop.
 
-use std::io::Write;
-use std::net::SocketAddr;
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use dsec_commandline::{Exit, Output, store};
 use dsec_registry::{Limits, Registry, Token};
 use dsec_store::LocalStore;
 use rustix::process::{Resource, Rlimit};
+use serde::Serialize;
 use tokio::signal::unix::{SignalKind, signal};
-
-use super::exit::Exit;
 
 /// Serve a store
 ///
@@ -20,15 +20,15 @@ use super::exit::Exit;
 /// are under way may end.
 #[derive(Debug, Args)]
 pub(crate) struct Serve {
-    /// Directory of the store
-    #[arg(long, env = "DSEC_STORE", value_name = "DIR", default_value = dsec_format::protocol::STORE_DIRECTORY, hide_env_values = true)]
-    store: PathBuf,
+    /// The store [default: /var/lib/dsec/store for root, else dsec/store in the user's data directory]
+    #[arg(long, env = "DSEC_STORE", value_name = "DIR", hide_env_values = true)]
+    store: Option<PathBuf>,
     /// Make the store when the directory is missing or empty
     #[arg(long)]
     create: bool,
-    /// Address and port to listen on; port 0 is any free one
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7300")]
-    listen: SocketAddr,
+    /// Address, or name, and port to listen on; port 0 is any free one
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7300")]
+    listen: String,
     /// Write the port to a file once it listens
     #[arg(long, value_name = "FILE")]
     port_file: Option<PathBuf>,
@@ -78,10 +78,29 @@ pub(crate) struct TokenError {
     path: PathBuf,
 }
 
+/// What does not name an address.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot find the address {given}")]
+pub(crate) struct AddressError {
+    given: String,
+    source: std::io::Error,
+}
+
+/// The addresses of `HOST:PORT`, those of version 4 first: that is what clients that know one version speak.
+fn addresses(given: &str) -> Result<Vec<SocketAddr>, AddressError> {
+    let failed = |source| AddressError { given: given.to_owned(), source };
+    let mut found: Vec<_> = given.to_socket_addrs().map_err(failed)?.collect();
+    found.sort_by_key(SocketAddr::is_ipv6);
+    Ok(found)
+}
+
 impl Serve {
-    pub(crate) fn run(self, json: bool) -> anyhow::Result<Exit> {
-        let store = if self.create { LocalStore::create(&self.store) } else { LocalStore::open(&self.store) }
-            .with_context(|| format!("cannot serve {}", self.store.display()))?;
+    pub(crate) fn run(self, output: Output) -> anyhow::Result<Exit> {
+        let is_root = rustix::process::geteuid().is_root();
+        let system = dsec_format::protocol::STORE_DIRECTORY.as_ref();
+        let directory = store::directory(self.store.as_deref(), is_root, system, |name| std::env::var_os(name))?;
+        let store = if self.create { LocalStore::create(&directory) } else { LocalStore::open(&directory) }?;
+        let addresses = addresses(&self.listen)?;
         let token = self.token_file.as_deref().map(read_token).transpose()?;
         let limits = Limits {
             connections: self.max_connections,
@@ -99,8 +118,8 @@ impl Serve {
         runtime.block_on(async {
             let mut interrupt = signal(SignalKind::interrupt())?;
             let mut terminate = signal(SignalKind::terminate())?;
-            let registry = Registry::listen(store, self.listen, token, self.insecure, limits).await?;
-            announce(registry.address(), self.port_file.as_deref(), json)?;
+            let registry = Registry::listen(store, &addresses, token, self.insecure, limits).await?;
+            announce(registry.address(), self.port_file.as_deref(), output)?;
             registry
                 .serve(async {
                     tokio::select! {
@@ -131,19 +150,41 @@ fn read_token(path: &Path) -> anyhow::Result<Token> {
     Ok(Token::new(line).ok_or_else(|| TokenError { path: path.to_owned() })?)
 }
 
-fn announce(address: SocketAddr, port_file: Option<&Path>, json: bool) -> anyhow::Result<()> {
+/// What a daemon prints when it can be used.
+#[derive(Debug, Serialize)]
+struct Ready {
+    listening: String,
+    port: u16,
+}
+
+impl fmt::Display for Ready {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "listening on {}", self.listening)
+    }
+}
+
+fn announce(address: SocketAddr, port_file: Option<&Path>, output: Output) -> anyhow::Result<()> {
     if let Some(path) = port_file {
         // By rename: who waits for the file never sees it empty.
         let temporary = path.with_extension(format!("tmp-{}", std::process::id()));
         fs_err::write(&temporary, format!("{}\n", address.port()))?;
         fs_err::rename(&temporary, path)?;
     }
-    let line = if json {
-        serde_json::json!({"listening": address.to_string(), "port": address.port()}).to_string()
-    } else {
-        format!("listening on {address}")
-    };
-    let mut stdout = std::io::stdout().lock();
-    writeln!(stdout, "{line}")?;
-    Ok(stdout.flush()?)
+    Ok(output.print(&Ready { listening: address.to_string(), port: address.port() })?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::addresses;
+
+    #[test]
+    fn names_and_numbers_are_addresses() {
+        let local = addresses("localhost:7300").unwrap();
+        assert!(!local.is_empty() && local.iter().all(|address| address.ip().is_loopback() && address.port() == 7300));
+        assert_eq!(addresses("0.0.0.0:0").unwrap(), ["0.0.0.0:0".parse().unwrap()]);
+        assert_eq!(addresses("[::1]:1").unwrap(), ["[::1]:1".parse().unwrap()]);
+        for wrong in ["7300", "localhost", "localhost:port", ":"] {
+            assert!(addresses(wrong).unwrap_err().to_string().contains(wrong), "{wrong}");
+        }
+    }
 }

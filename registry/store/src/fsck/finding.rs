@@ -145,7 +145,8 @@ impl Finding {
             Error::Damaged { source, .. } => Self::Damaged { object, path, problem: source.to_string() },
             Error::NotFound { .. } => Self::Unreadable { object, path, problem: "it is not there".to_owned() },
             Error::Io(error) => Self::Unreadable { object, path, problem: error.to_string() },
-            Error::Conflict { .. }
+            Error::NoStore { .. }
+            | Error::Conflict { .. }
             | Error::NotAStore { .. }
             | Error::Url { .. }
             | Error::Unreachable { .. }

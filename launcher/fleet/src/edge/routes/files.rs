@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use axum::extract::{Path, State};
-use axum::http::{Uri, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri, header};
 use axum::response::{IntoResponse, Response};
 use bytes::{Buf, Bytes};
+use dsec_format::protocol::edge::ERROR_TRAILER;
 use http_body_util::BodyExt;
 use hyper::body::Frame;
 use tokio::runtime::Handle;
@@ -54,6 +55,7 @@ fn owner_of(query: &Query) -> Result<Owner, Error> {
 pub(super) async fn download(
     State(edge): State<Arc<Edge>>,
     Path(id): Path<String>,
+    headers: HeaderMap,
     uri: Uri,
 ) -> Result<Response, Error> {
     let path = path_of(&Query::of(&uri))?;
@@ -63,6 +65,8 @@ pub(super) async fn download(
     blocking(&edge.copying, move || found.sandbox.look(&looked).map(|_| ()))
         .await?
         .map_err(|source| Error::Files { id: id.clone(), source })?;
+    let takes_trailers =
+        headers.get_all(header::TE).iter().any(|value| value.to_str().is_ok_and(|te| te.contains("trailers")));
     let (sender, receiver) = mpsc::channel(QUEUE_PARTS);
     let (runtime, progress) = (Handle::current(), edge.config.progress);
     tokio::spawn(async move {
@@ -74,14 +78,28 @@ pub(super) async fn download(
         });
         let error = match packed.await {
             Ok(Ok(())) => return,
-            Ok(Err(error)) => chain(&error),
-            Err(error) => chain(&error),
+            Ok(Err(source)) => Error::Files { id: id.clone(), source },
+            Err(error) => error,
         };
-        tracing::info!(sandbox = %id, error, "a download broke off");
-        // The reader sees a stream that breaks, not one that ends.
-        let _ = errors.send_timeout(Err(io::Error::other(error)), progress).await;
+        tracing::info!(sandbox = %id, error = %chain(&error), "a download broke off");
+        let last = match error_trailer(&error).filter(|_| takes_trailers) {
+            Some(trailer) => Ok(Frame::trailers(trailer)),
+            // The reader sees a stream that breaks, not one that ends.
+            None => Err(io::Error::other(chain(&error))),
+        };
+        let _ = errors.send_timeout(last, progress).await;
     });
-    Ok(([(header::CONTENT_TYPE, "application/x-tar")], Body::new(Parts(receiver))).into_response())
+    let heads = [(header::CONTENT_TYPE, "application/x-tar"), (header::TRAILER, ERROR_TRAILER)];
+    Ok((heads, Body::new(Parts(receiver))).into_response())
+}
+
+/// Why a download ends early, as what follows its last byte.
+fn error_trailer(error: &Error) -> Option<HeaderMap> {
+    let mut json = serde_json::to_vec(&error.body()).ok()?;
+    // The one byte that JSON leaves as it is and a header does not take.
+    json.iter_mut().filter(|byte| **byte == 0x7f).for_each(|byte| *byte = b'?');
+    let value = HeaderValue::from_bytes(&json).ok()?;
+    Some(HeaderMap::from_iter([(HeaderName::from_static(ERROR_TRAILER), value)]))
 }
 
 pub(super) async fn upload(
@@ -130,20 +148,20 @@ pub(super) async fn upload(
 }
 
 /// A body that may break.
-struct Parts(mpsc::Receiver<io::Result<Bytes>>);
+struct Parts(mpsc::Receiver<io::Result<Frame<Bytes>>>);
 
 impl HttpBody for Parts {
     type Data = Bytes;
     type Error = io::Error;
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
-        self.0.poll_recv(context).map(|part| part.map(|part| part.map(Frame::data)))
+        self.0.poll_recv(context)
     }
 }
 
 /// Where a download's bytes go.
 struct ToConnection {
-    sender: mpsc::Sender<io::Result<Bytes>>,
+    sender: mpsc::Sender<io::Result<Frame<Bytes>>>,
     runtime: Handle,
     /// How long the reader may take nothing.
     progress: Duration,
@@ -151,7 +169,7 @@ struct ToConnection {
 
 impl Write for ToConnection {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let sending = self.sender.send_timeout(Ok(Bytes::copy_from_slice(bytes)), self.progress);
+        let sending = self.sender.send_timeout(Ok(Frame::data(Bytes::copy_from_slice(bytes))), self.progress);
         match self.runtime.block_on(sending) {
             Ok(()) => Ok(bytes.len()),
             Err(SendTimeoutError::Closed(_)) => Err(io::ErrorKind::BrokenPipe.into()),

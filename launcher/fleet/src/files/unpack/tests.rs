@@ -8,7 +8,7 @@ use super::*;
 fn archive(entries: &[(&str, EntryType, &str)]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for (name, kind, content) in entries {
-        let mut header = tar::Header::new_gnu();
+        let mut header = Header::new_gnu();
         header.set_entry_type(*kind);
         header.set_mode(0o644);
         header.as_gnu_mut().unwrap().name[..name.len()].copy_from_slice(name.as_bytes());
@@ -52,6 +52,24 @@ fn a_tree_comes_back_the_same() {
         assert_eq!(fs_err::read_link(at.join("link")).unwrap(), std::path::Path::new("../nowhere"));
         assert!(!at.join("socket").exists());
     }
+}
+
+#[test]
+fn a_top_without_a_name_takes_the_one_that_is_wanted() {
+    let (source, target) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    fs_err::create_dir_all(source.path().join("bin/deep")).unwrap();
+    fs_err::write(source.path().join("bin/file"), "x").unwrap();
+    let mut bytes = Vec::new();
+    pack(&Local::open(source.path()).unwrap(), "", &mut bytes).unwrap();
+    fs_err::create_dir(target.path().join("there")).unwrap();
+    for path in ["new", "there"] {
+        assert_eq!(into(target.path(), path, &bytes).unwrap(), Unpacked { entries: 4, bytes: 1 });
+        assert!(target.path().join(path).join("bin/deep").is_dir());
+        assert_eq!(fs_err::read(target.path().join(path).join("bin/file")).unwrap(), b"x");
+    }
+    assert_eq!(fs_err::read_dir(target.path()).unwrap().count(), 2);
+    let file = archive(&[(".", EntryType::Regular, "x")]);
+    assert!(matches!(into(target.path(), "other", &file), Err(Error::NotADirectory { .. })));
 }
 
 #[test]
