@@ -65,10 +65,12 @@ pub enum Error {
         name: String,
     },
     /// Names here are text.
-    #[error("name {name:?} is not UTF-8")]
+    #[error("name {name} at {place} is not UTF-8, and such names cannot be copied")]
     Name {
-        /// The name.
+        /// The name, with its bytes escaped.
         name: String,
+        /// The directory that it is in, or the link that holds it.
+        place: String,
     },
     /// Something that is no file, directory or link.
     #[error("entry {name:?} of the archive is a {what}, which cannot be copied")]
@@ -236,10 +238,10 @@ pub trait Tree {
     fn create_link(&self, target: &str, path: &str, owner: (u32, u32)) -> Result<(), Error>;
 }
 
-/// A name as text.
-fn text(name: Vec<u8>) -> Result<String, Error> {
+/// A name at a place, as text.
+fn text(name: Vec<u8>, place: &str) -> Result<String, Error> {
     String::from_utf8(name)
-        .map_err(|error| Error::Name { name: String::from_utf8_lossy(error.as_bytes()).into_owned() })
+        .map_err(|error| Error::Name { name: error.as_bytes().escape_ascii().to_string(), place: place.to_owned() })
 }
 
 /// `directory/name`.

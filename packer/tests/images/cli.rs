@@ -64,6 +64,72 @@ fn refs_and_images() {
 }
 
 #[test]
+fn a_mistyped_name_is_told_once_with_what_may_have_been_meant() {
+    let lab = Lab::new();
+    built(&lab);
+    let store = lab.path("store").display().to_string();
+    let list = "`dsec-pack ls` lists the images of the local store, `ls --at URL|DIR` those of another";
+    let expected = format!("error: no image a/tere:1 in {store}\nhint: did you mean a/tree:1? {list}\n");
+    let out = lab.path("out").display().to_string();
+    for arguments in [
+        &["show", "a/tere:1"][..],
+        &["verify", "a/tere:1"],
+        &["unpack", "a/tere:1", &out],
+        &["tag", "a/tere:1", "x:1"],
+        &["rm", "a/tere:1"],
+        &["push", "a/tere:1", &out],
+        &["pull", "a/tere:1", &store],
+        &["report", "a/tere:1"],
+    ] {
+        let done = fails(&lab, 3, &[], arguments);
+        assert_eq!(String::from_utf8_lossy(&done.stderr), expected, "{arguments:?}");
+    }
+    let done = fails(&lab, 3, &["no image xyzzy:latest"], &["show", "xyzzy"]);
+    assert!(!String::from_utf8_lossy(&done.stderr).contains("did you mean"));
+}
+
+#[test]
+fn an_absent_store_is_told_as_absent_and_another_directory_as_no_store() {
+    let lab = Lab::new();
+    let (absent, other) = (lab.path("absent").display().to_string(), lab.directory("other"));
+    let error = fails(&lab, 3, &["there is no store at", "no such directory"], &["--store", &absent, "ls"]);
+    let said = String::from_utf8_lossy(&error.stderr);
+    assert!(
+        said.contains("hint: `dsec-pack build` and `pull` make the local store") && said.lines().count() == 2,
+        "{said}"
+    );
+    fails(&lab, 3, &["is not a dsec store: it has no file"], &["--store", text(&other), "ls"]);
+}
+
+#[test]
+fn with_json_an_error_is_one_object_in_place_of_the_result() {
+    let lab = Lab::new();
+    let tree = built(&lab);
+    let object = |code: i32, arguments: &[&str]| -> serde_json::Value {
+        let done = dsec_pack(&lab, &[&["--json"], arguments].concat());
+        assert_eq!(done.status.code(), Some(code), "{arguments:?}: {done:?}");
+        assert!(done.stderr.is_empty(), "{done:?}");
+        serde_json::from_slice(&done.stdout).unwrap()
+    };
+    let missing = object(3, &["show", "nothing:1"]);
+    let store = lab.path("store").display().to_string();
+    let hint = "`dsec-pack ls` lists the images of the local store, `ls --at URL|DIR` those of another";
+    assert_eq!(
+        missing,
+        serde_json::json!({"error": {
+            "kind": "not_found", "message": format!("no image nothing:1 in {store}"),
+            "causes": [], "hint": hint, "exit_code": 3
+        }})
+    );
+    assert_eq!(object(2, &["show"])["error"]["kind"], "usage");
+    assert_eq!(object(2, &["show", "--nonsense", "x"])["error"]["kind"], "usage");
+    // What a check finds is its result, not a failure.
+    sh(&tree, "touch d/new");
+    let differences = object(10, &["verify", "a/tree:1", "--against", text(&tree), "--ignore", "mtime"]);
+    assert_eq!(differences["against"]["compared"]["differences"], 1);
+}
+
+#[test]
 fn push_and_pull_between_directories() {
     let lab = Lab::new();
     let tree = built(&lab);

@@ -73,8 +73,13 @@ fn split(path: &str) -> Result<(Local, String), Failure> {
         }
     };
     let name = path.file_name().unwrap_or_default();
-    let name =
-        name.to_str().ok_or_else(|| files::Error::Name { name: name.to_string_lossy().into_owned() })?.to_owned();
+    let name = name
+        .to_str()
+        .ok_or_else(|| files::Error::Name {
+            name: name.as_encoded_bytes().escape_ascii().to_string(),
+            place: path.display().to_string(),
+        })?
+        .to_owned();
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     Ok((Local::open(parent)?, name))
 }

@@ -23,6 +23,9 @@ fn privileged_ends_are_told_exactly() {
     );
     let (code, reason) = outcome(&node, &["run", "base", "no-such-program"]);
     assert_eq!((code, reason["kind"].as_str()), (127, Some("not_started")));
+    // 127 says that there is no such program, and nothing else; what is not there either is told as 126.
+    let (code, reason) = outcome(&node, &["run", "-w", "/nowhere", "base", "true"]);
+    assert_eq!((code, reason["errno"].as_i64(), &reason["no_program"]), (126, Some(2), &false.into()));
     let (code, reason) = outcome(&node, &["run", "base", "/etc/passwd"]);
     assert_eq!((code, reason["errno"].as_i64()), (126, Some(13)));
     let (code, reason) = outcome(&node, &["run", "--timeout", "0.3", "base", "sleep", "100"]);
@@ -184,6 +187,15 @@ fn privileged_failures_are_one_clear_line_each() {
         "{text}"
     );
     let error = node.json(&["exec", "nobody", "true"]);
-    assert_eq!(error["error"]["kind"], "not_found");
+    let hint = "`dsec ps` lists the sandboxes of this edge";
+    assert_eq!(
+        error,
+        serde_json::json!({"error": {
+            "kind": "not_found", "message": "no sandbox nobody", "causes": [], "hint": hint, "exit_code": 125
+        }})
+    );
+    let removed = node.dsec(&["--json", "rm", "nobody"]);
+    let said: serde_json::Value = serde_json::from_slice(&removed.stdout).unwrap();
+    assert_eq!((removed.status.code(), &said["errors"][0]["kind"]), (Some(3), &"not_found".into()), "{said}");
     eventually("nothing half made", || node.ids().len() == 1);
 }

@@ -79,6 +79,22 @@ fn privileged_links_inside_lead_nowhere_outside() {
 }
 
 #[test]
+fn privileged_a_root_is_copied_under_another_name() {
+    let node = Node::start();
+    let id = node.create();
+    node.ok(&["exec", &id, "sh", "-c", "mkdir /srv/deep; echo x > /srv/deep/file"]);
+    let new = node.directory.path().join("new");
+    let copied = node.json(&["cp", &format!("{id}:/"), new.to_str().unwrap()]);
+    assert!(copied["entries"].as_u64().unwrap() > 5, "{copied}");
+    assert_eq!(fs_err::read_to_string(new.join("srv/deep/file")).unwrap(), "x\n");
+    // A root has no name to be copied under: into a directory that is there goes what is in it.
+    let there = node.directory.path().join("there");
+    fs_err::create_dir(&there).unwrap();
+    node.ok(&["cp", &format!("{id}:/"), there.to_str().unwrap()]);
+    assert_eq!(fs_err::read_to_string(there.join("srv/deep/file")).unwrap(), "x\n");
+}
+
+#[test]
 fn privileged_what_cannot_be_copied_is_said() {
     let node = Node::start();
     let id = node.create();
@@ -94,6 +110,9 @@ fn privileged_what_cannot_be_copied_is_said() {
     let error = failure(&["cp", "/etc/hostname", &format!("{id}:/no/such/directory")]);
     assert!(error.contains("/no/such in the sandbox"), "{error}");
     node.ok(&["exec", &id, "mkfifo", "/srv/fifo"]);
+    node.ok(&["exec", &id, "sh", "-c", r"mkdir /opt; touch $(printf '/opt/a\377b')"]);
+    let error = failure(&["cp", &format!("{id}:/opt"), target]);
+    assert!(error.contains(r"name a\xffb at /opt is not UTF-8"), "{error}");
     // Found when the answer has begun: the reason comes behind it.
     let error = failure(&["cp", &format!("{id}:/srv/fifo"), target]);
     assert!(error.contains("\"fifo\" of the archive is a fifo, which cannot be copied"), "{error}");

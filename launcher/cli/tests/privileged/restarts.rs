@@ -62,12 +62,43 @@ fn privileged_a_second_edge_on_one_directory_is_refused() {
     let output =
         node.command(&["edge", "--root", root.to_str().unwrap(), "--socket", "/nonexistent/x"]).output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(125) && text.contains("another edge works in"), "{text}");
+    assert!(output.status.code() == Some(9) && text.contains("another edge works in"), "{text}");
+    assert!(
+        text.contains("\nhint: an edge has its directory to itself: stop the other one, or give --root DIR"),
+        "{text}"
+    );
+    let error = node.json(&["edge", "--root", root.to_str().unwrap(), "--socket", "/nonexistent/x"]);
+    assert_eq!((&error["error"]["kind"], &error["error"]["exit_code"]), (&"conflict".into(), &9.into()), "{error}");
     let other = node.directory.path().join("other");
     let output = node.command(&["edge", "--root", other.to_str().unwrap()]).output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(125) && text.contains("something listens at"), "{text}");
+    assert!(output.status.code() == Some(9) && text.contains("something listens at"), "{text}");
+    assert!(text.contains("--socket SOCKET"), "{text}");
     assert!(node.ids().is_empty());
+}
+
+#[test]
+fn privileged_an_edge_that_stops_is_told_to_whose_command_ran() {
+    let mut node = Node::start();
+    let id = node.create();
+    for kill in [false, true] {
+        let mut exec = node.command(&["exec", &id, "sleep", "1000"]);
+        let exec = exec.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+        eventually("it runs", || processes_of(&id) == 2);
+        if kill {
+            node.kill_edge()
+        } else {
+            node.stop_edge()
+        }
+        let done = exec.wait_with_output().unwrap();
+        let said = String::from_utf8(done.stderr).unwrap();
+        assert_eq!(done.status.code(), Some(125), "{said}");
+        let clear = "error: the edge went away while the command ran: how it ended is not known\nhint: ";
+        assert!(said.starts_with(clear) && said.lines().count() == 2, "{said}");
+        node.start_edge();
+    }
+    // A daemon's log in a file has no colours.
+    assert!(node.log().contains("INFO") && !node.log().contains('\u{1b}'), "{}", node.log());
 }
 
 /// SIGKILL at many moments of creations, runs, commands and removals: every sandbox that was told is there and works, and

@@ -304,7 +304,7 @@ impl Command {
         let user =
             self.user.map(|user| user.parse()).transpose().map_err(|error: UserError| refused(&error, Errno::INVAL))?;
         let spec = ExecSpec { argv: self.argv, env: self.env, cwd: self.cwd, user, stdio: [stdin, stdout, stderr] };
-        let process = live.sandbox.exec(spec).map_err(|error| sort(live, error))?;
+        let process = live.sandbox.exec(spec).map_err(|error| sort(live.standing.handle.id.as_str(), error))?;
         Ok((process, Pipes { stdin: stdin_ours, stdout: stdout_ours, stderr: stderr_ours }))
     }
 }
@@ -315,7 +315,7 @@ fn refused(error: &(dyn std::error::Error + 'static), errno: Errno) -> Start {
 }
 
 /// Whose fault it is that a command was not started.
-fn sort(live: &Live, error: ExecError) -> Start {
+fn sort(id: &str, error: ExecError) -> Start {
     // A dead or cut-off dsec-mountd; a program on a sound image gives neither.
     if about(&error, &[Errno::IO, Errno::NOTCONN]).is_some() {
         let message = format!("{}: the files of its image cannot be read, is dsec-mountd gone?", super::chain(&error));
@@ -333,8 +333,7 @@ fn sort(live: &Live, error: ExecError) -> Start {
             refused(&error, lacks(&error).unwrap_or(Errno::AGAIN))
         }
         ExecError::NotRunning { .. } | ExecError::Cgroup(_) | ExecError::Step { .. } | ExecError::Clone(_) => {
-            let id = live.standing.handle.id.to_string();
-            Start::Failed(Error::Sandbox { id, verb: "given a command", source: error.into() })
+            Start::Failed(Error::Sandbox { id: id.to_owned(), verb: "given a command", source: error.into() })
         }
     }
 }
@@ -361,4 +360,47 @@ pub(super) fn pairs(entries: &[String]) -> Result<Vec<(String, String)>, Error> 
         _ => Err(Error::Variable { entry: entry.clone() }),
     };
     entries.iter().map(split).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reason(error: ExecError) -> Reason {
+        match sort("s-1", error) {
+            Start::Ended(reason) => reason,
+            Start::Failed(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn an_image_that_cannot_be_read_is_the_platforms_failure() {
+        let program = || "sh".to_owned();
+        for errno in [Errno::IO, Errno::NOTCONN] {
+            let errors = [
+                ExecError::NotExecutable { program: program(), errno },
+                ExecError::WorkingDirectory { path: "/srv".into(), errno },
+                ExecError::User(UserError::File(dsec_sandbox::FilesError::Refused {
+                    what: "read",
+                    path: "/etc/passwd".into(),
+                    errno,
+                })),
+            ];
+            for error in errors {
+                let reason = reason(error);
+                let Reason::InfraLost { message } = &reason else { panic!("{reason:?}") };
+                assert!(message.contains("in the sandbox") && message.contains("dsec-mountd"), "{message}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_a_program_or_something_else() {
+        let no_program = |error| match reason(error) {
+            Reason::NotStarted { errno: 2, no_program, .. } => no_program,
+            reason => panic!("{reason:?}"),
+        };
+        assert!(no_program(ExecError::NotFound { program: "x".into() }));
+        assert!(!no_program(ExecError::WorkingDirectory { path: "/x".into(), errno: Errno::NOENT }));
+    }
 }

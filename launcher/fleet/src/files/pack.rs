@@ -31,7 +31,7 @@ pub fn pack(tree: &impl Tree, path: &str, to: impl Write) -> Result<(), Error> {
             levels.pop();
             continue;
         };
-        let child = text(child?)?;
+        let child = text(child?, &level.path)?;
         let (path, name) = (join(&level.path, &child), join(&level.name, &child));
         if let Some(below) = one(tree, &mut archive, path, name)? {
             if levels.len() == DEPTH_MAX {
@@ -66,7 +66,7 @@ fn one(
         }
         Kind::File => file(tree, archive, &path, &name)?,
         Kind::Link => {
-            let target = text(tree.read_link(&path)?)?;
+            let target = text(tree.read_link(&path)?, &path)?;
             let mut header = header(&info, EntryType::Symlink, 0);
             archive.append_link(&mut header, &name, &target).map_err(|error| contents(&name, error))?;
         }

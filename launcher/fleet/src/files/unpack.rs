@@ -34,7 +34,7 @@ pub fn unpack(tree: &impl Tree, path: &str, owner: Owner, from: impl Read) -> Re
         let Some(entry) = entries.next() else { break };
         let mut entry = entry.map_err(Error::Archive)?;
         left.set(None);
-        let name = text(entry.path_bytes().into_owned())?;
+        let name = text(entry.path_bytes().into_owned(), "the archive")?;
         let steps = steps(&name)?;
         if steps.is_empty() {
             place.take_top(tree, owner, &entry)?;
@@ -179,11 +179,11 @@ fn one(
         }
         EntryType::Symlink => {
             let target = entry.link_name_bytes().unwrap_or_default().into_owned();
-            tree.create_link(&text(target)?, to, owner)?;
+            tree.create_link(&text(target, name)?, to, owner)?;
             Ok(0)
         }
         EntryType::Link => {
-            let target = text(entry.link_name_bytes().unwrap_or_default().into_owned())?;
+            let target = text(entry.link_name_bytes().unwrap_or_default().into_owned(), name)?;
             let mut first = Place { directory: place.directory.clone(), renamed: place.renamed.clone() };
             let first = first.path_of(tree, &steps(&target)?)?;
             let (file, _) = tree.open(&first)?;

@@ -64,6 +64,17 @@ fn privileged_pid_1_cannot_be_looked_into_or_killed() {
 }
 
 #[test]
+fn privileged_the_hosts_boot_build_and_disks_do_not_show() {
+    let sandbox = create();
+    for name in ["cmdline", "config.gz", "partitions", "diskstats"] {
+        // A kernel may be built without one of them; the boot command line is always there.
+        let host = fs_err::read(format!("/proc/{name}")).unwrap_or_default();
+        assert!(name != "cmdline" || !host.is_empty(), "the host's own {name} is empty: nothing is shown by this");
+        assert_eq!(sh(&sandbox, &format!("if test -e /proc/{name}; then cat /proc/{name}; fi")), "", "{name}");
+    }
+}
+
+#[test]
 fn privileged_a_kernels_memory_and_switches_are_covered() {
     let sandbox = create();
     for mask in MASKS {
