@@ -201,3 +201,81 @@ fn a_signal_ends_a_transfer_that_waits_before_it_tries_again() {
     thread::sleep(Duration::from_millis(300));
     ends_soon(&mut process, Signal::INT, "a pause");
 }
+
+/// A relay that counts what goes to the server.
+fn counter(server: &str) -> (String, Arc<std::sync::atomic::AtomicU64>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (server, count) = (server.to_owned(), Arc::new(std::sync::atomic::AtomicU64::new(0)));
+    let counted = Arc::clone(&count);
+    thread::spawn(move || {
+        for mut client in listener.incoming().flatten() {
+            let mut server = TcpStream::connect(&server).unwrap();
+            let (mut answers, mut to_client) = (server.try_clone().unwrap(), client.try_clone().unwrap());
+            thread::spawn(move || std::io::copy(&mut answers, &mut to_client));
+            let counted = Arc::clone(&counted);
+            thread::spawn(move || {
+                let mut buffer = vec![0; 64 * 1024];
+                while let Ok(count @ 1..) = client.read(&mut buffer) {
+                    counted.fetch_add(count as u64, Ordering::SeqCst);
+                    if server.write_all(&buffer[..count]).is_err() {
+                        break;
+                    }
+                }
+                let _ = server.shutdown(std::net::Shutdown::Both);
+            });
+        }
+    });
+    (url, count)
+}
+
+fn pack_bytes(store: &Path) -> u64 {
+    let shards = fs::read_dir(store.join("packs")).map(Iterator::collect).unwrap_or_else(|_| Vec::new());
+    let files = shards.into_iter().flat_map(|shard| fs::read_dir(shard.unwrap().path()).unwrap());
+    files.map(|file| file.unwrap().metadata().unwrap().len()).sum()
+}
+
+#[test]
+fn a_push_that_was_killed_goes_on_with_what_is_missing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (local, served, tree) =
+        (directory.path().join("local"), directory.path().join("served"), directory.path().join("tree"));
+    fs::create_dir(&tree).unwrap();
+    // Some 100 MiB as they are stored: three packs and a rest.
+    (0..200).for_each(|number| fs::write(tree.join(number.to_string()), samples::data(number, 1 << 20)).unwrap());
+    let mut build = dsec_pack(&local, &["build", tree.to_str().unwrap(), "--ref", "app:1"]);
+    assert!(build.0.wait().unwrap().success());
+    let total = pack_bytes(&local);
+    let registry = Registry::start(&served, &[]).unwrap();
+
+    let (url, _) = counter(&registry.address);
+    let mut push = dsec_pack(&local, &["push", "app:1", &url]);
+    while pack_bytes(&served) == 0 {
+        assert!(push.0.try_wait().unwrap().is_none(), "it ended before it could be killed");
+        thread::sleep(Duration::from_millis(5));
+    }
+    push.0.kill().unwrap();
+    push.0.wait().unwrap();
+    // What the registry was given before the kill may still be checked.
+    thread::sleep(Duration::from_secs(2));
+    let arrived = pack_bytes(&served);
+    assert!(arrived > 0 && arrived < total, "{arrived} of {total} bytes had arrived");
+    assert!(fs::read_dir(served.join("refs")).map_or(0, Iterator::count) == 0, "a ref was set first");
+
+    let (url, sent) = counter(&registry.address);
+    let mut push = dsec_pack(&local, &["push", "app:1", &url]);
+    assert!(push.0.wait().unwrap().success());
+    let (sent, missing) = (sent.load(Ordering::SeqCst), total - arrived);
+    assert!(sent >= missing - missing / 50, "{sent} bytes cannot be all of {missing}");
+    assert!(sent < missing + missing / 50 + (1 << 20), "{sent} bytes were sent for {missing} that were missing");
+    drop(registry);
+    assert_whole(&served);
+
+    // And again: nothing but questions.
+    let registry = Registry::start(&served, &[]).unwrap();
+    let (url, sent) = counter(&registry.address);
+    let mut push = dsec_pack(&local, &["push", "app:1", &url]);
+    assert!(push.0.wait().unwrap().success());
+    let sent = sent.load(Ordering::SeqCst);
+    assert!(sent < 4096, "{sent} bytes were sent for nothing");
+}
