@@ -304,3 +304,27 @@ fn privileged_mounts_of_a_layer_can_map_its_ids() {
     user.kill().unwrap();
     user.wait().unwrap();
 }
+
+#[test]
+fn privileged_with_json_every_request_prints_what_it_did() {
+    let root = tempfile::tempdir().unwrap();
+    let built = odd_tree(root.path());
+    let mut daemon = Daemon::start(root.path(), &[]);
+    let json = |arguments: &[&str]| -> (Option<i32>, serde_json::Value) {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_dsec-mountd"));
+        let done = command.arg("--json").args(arguments).env("DSEC_MOUNTD", daemon.socket()).output().unwrap();
+        assert!(done.stderr.is_empty(), "{arguments:?}: {done:?}");
+        (done.status.code(), serde_json::from_slice(&done.stdout).unwrap())
+    };
+    let (code, mounted) = json(&["mount", "odd:1", "--holder", "me"]);
+    assert_eq!((code, mounted["image"].as_str()), (Some(0), Some(built.image.to_string().as_str())));
+    assert_eq!(json(&["release", "--holder", "me"]), (Some(0), serde_json::json!({ "released": "me" })));
+    assert_eq!(json(&["status"]).1["images"], serde_json::json!([]));
+    let (code, error) = json(&["mount", "absent:1", "--holder", "me"]);
+    assert_eq!(
+        (code, &error["error"]["kind"], &error["error"]["causes"]),
+        (Some(3), &"not_found".into(), &serde_json::json!([]))
+    );
+    assert!(error["error"]["hint"].as_str().unwrap().contains("dsec-pack ls"), "{error}");
+    daemon.stop();
+}
