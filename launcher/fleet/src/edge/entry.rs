@@ -56,6 +56,8 @@ pub(crate) struct Entry {
     /// Its first record.
     pub reserved: Record,
     phase: watch::Sender<Phase>,
+    /// Apart from the phase: whoever waits for this alone is not woken when it stands.
+    leaving: watch::Sender<bool>,
     making: Mutex<Making>,
     /// What it is to be made of, unless that turns out not to fit. Its record has been written.
     spare: Mutex<Option<Spare>>,
@@ -78,6 +80,7 @@ impl Entry {
         Arc::new(Self {
             reserved,
             phase: watch::Sender::new(Phase::Creating),
+            leaving: watch::Sender::new(false),
             making: Mutex::new(Making::Layers),
             spare: Mutex::new(spare),
             live: OnceLock::new(),
@@ -180,18 +183,19 @@ impl Entry {
             }
             change
         });
+        self.leaving.send_replace(true);
     }
 
     /// Nothing of it is left.
     pub(crate) fn gone(&self) {
         self.phase.send_replace(Phase::Gone);
+        self.leaving.send_replace(true);
     }
 
     /// Waits until it is on its way out.
     pub(crate) async fn wait_leaving(&self) {
-        let left = |phase: &Phase| matches!(phase, Phase::Destroying | Phase::Gone);
         // The sender lives as long as this value.
-        let _ = self.phase.subscribe().wait_for(left).await;
+        let _ = self.leaving.subscribe().wait_for(|leaving| *leaving).await;
     }
 
     /// Waits until it has been made.

@@ -4,7 +4,7 @@
 //!   asks for any more has none.
 //! - All together are never more than [`Bounds::most`]. Where more are wanted, environments share evenly, so that those
 //!   which want little get it.
-//! - None is made while a sandbox or a command is being started.
+//! - None is made while a sandbox or a command is being started, nor right after: what was started wants the processors.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -24,6 +24,8 @@ const NAMES_MAX: usize = 1024;
 const LOOK: Duration = Duration::from_secs(1);
 /// The same without any: only a request changes anything.
 const NOTHING: Duration = Duration::from_secs(3600);
+/// After the last start. A short command has ended by then, and whoever asked for it has its end.
+const QUIET: Duration = Duration::from_millis(2);
 /// After a spare could not be made.
 const PAUSE: Duration = Duration::from_secs(5);
 
@@ -93,6 +95,7 @@ pub(super) struct Starting<'a, S>(&'a Pool<S>);
 impl<S> Drop for Starting<'_, S> {
     fn drop(&mut self) {
         if self.0.starts.fetch_sub(1, Ordering::AcqRel) == 1 && self.0.bounds.most > 0 {
+            self.0.lock().not_before(Instant::now() + QUIET);
             self.0.work.notify_one();
         }
     }
@@ -165,7 +168,7 @@ impl<S> Pool<S> {
     pub(super) fn failed(&self, now: Instant) {
         let mut state = self.lock();
         state.making = None;
-        state.not_before = Some(now + PAUSE);
+        state.not_before(now + PAUSE);
     }
 
     /// Whether there is a spare of this id, or one in the making.
@@ -213,16 +216,23 @@ impl<S> Pool<S> {
                 return Step::Remove(spare);
             }
         }
-        let busy = self.starts.load(Ordering::Acquire) > 0 || state.not_before.is_some_and(|time| now < time);
         let lacking = state.kinds.iter().zip(&shares).filter(|(kind, share)| kind.spares.len() < **share);
-        match lacking.min_by_key(|(kind, _)| kind.spares.len()) {
-            Some((kind, _)) if !busy => Step::Make(kind.environment),
-            _ => Step::Wait(LOOK),
+        let Some((kind, _)) = lacking.min_by_key(|(kind, _)| kind.spares.len()) else { return Step::Wait(LOOK) };
+        let quiet = state.not_before.map(|time| time.saturating_duration_since(now)).filter(|left| !left.is_zero());
+        match quiet {
+            Some(left) => Step::Wait(left.min(LOOK)),
+            None if self.starts.load(Ordering::Acquire) > 0 => Step::Wait(LOOK),
+            None => Step::Make(kind.environment),
         }
     }
 }
 
 impl<S> State<S> {
+    /// None is made before this time, and none before what was said earlier.
+    fn not_before(&mut self, time: Instant) {
+        self.not_before = self.not_before.max(Some(time));
+    }
+
     fn kind(&mut self, environment: Environment) -> Option<&mut Kind<S>> {
         self.kinds.iter_mut().find(|kind| kind.environment == environment)
     }

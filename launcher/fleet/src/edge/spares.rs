@@ -61,7 +61,7 @@ struct Memory {
 }
 
 impl Memory {
-    fn is_short(&mut self, now: Instant) -> bool {
+    fn look(&mut self, now: Instant) -> bool {
         if self.looked.is_none_or(|looked| now.saturating_duration_since(looked) >= MEMORY_LOOK) {
             self.looked = Some(now);
             let enough = if self.short { self.least_bytes.saturating_mul(2) } else { self.least_bytes };
@@ -86,12 +86,15 @@ impl Edge {
         let mut memory = Memory { least_bytes: self.config.spare_memory_bytes, looked: None, short: false };
         loop {
             let now = Instant::now();
-            match self.spares.step(now, memory.is_short(now)) {
+            match self.spares.step(now, memory.short) {
+                Step::Make(_) if memory.look(now) => {}
                 Step::Make(environment) => self.add_spare(environment).await,
                 Step::Remove(spare) => self.discard(spare.record, Some(spare.live)).await,
                 Step::Wait(time) => {
-                    // Whichever is first.
-                    let _ = tokio::time::timeout(time, self.spares.changed()).await;
+                    // Looking takes a moment, and what has changed may be that somebody waits for a start.
+                    if tokio::time::timeout(time, self.spares.changed()).await.is_err() {
+                        memory.look(Instant::now());
+                    }
                 }
                 Step::Done => return,
             }
@@ -194,13 +197,13 @@ mod tests {
         let available = available_bytes().unwrap();
         let now = Instant::now();
         let mut memory = Memory { least_bytes: available / 4, looked: None, short: false };
-        assert!(!memory.is_short(now));
+        assert!(!memory.look(now));
         memory.least_bytes = u64::MAX;
-        assert!(!memory.is_short(now), "looked at again too soon");
-        assert!(memory.is_short(now + MEMORY_LOOK));
+        assert!(!memory.look(now), "looked at again too soon");
+        assert!(memory.look(now + MEMORY_LOOK));
         memory.least_bytes = available / 4 * 3;
-        assert!(memory.is_short(now + MEMORY_LOOK * 2), "enough to begin with is not enough to begin again");
+        assert!(memory.look(now + MEMORY_LOOK * 2), "enough to begin with is not enough to begin again");
         memory.least_bytes = available / 4;
-        assert!(!memory.is_short(now + MEMORY_LOOK * 3));
+        assert!(!memory.look(now + MEMORY_LOOK * 3));
     }
 }

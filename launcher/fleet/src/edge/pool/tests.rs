@@ -129,6 +129,8 @@ fn they_give_way_to_starts_to_want_of_memory_and_to_the_end() {
     let starting = world.pool.starting();
     assert!(matches!(world.pool.step(world.now, false), Step::Wait(_)));
     drop(starting);
+    assert!(matches!(world.pool.step(world.now, false), Step::Wait(time) if time <= QUIET * 2));
+    world.now = Instant::now() + QUIET;
     world.settle(false);
     assert_eq!(world.pool.count(), 4);
     assert_eq!(world.pool.take_any().unwrap().1, 1);
