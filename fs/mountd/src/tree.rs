@@ -88,6 +88,15 @@ pub enum Node {
     Inode(Ino, Inode),
 }
 
+/// What to look for in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Seek {
+    /// Data.
+    Data,
+    /// A hole.
+    Hole,
+}
+
 /// An entry of a directory.
 #[derive(Debug, Clone, Copy)]
 pub struct Entry<'a> {
@@ -227,6 +236,26 @@ impl Trees {
             }
             Err(error) => Err((error, done)),
         }
+    }
+
+    /// Where the next data, or the next hole, of a file begins at or behind an offset; behind its end there is one hole,
+    /// which counts. None when there is no more, as at and behind the end of the file.
+    ///
+    /// # Errors
+    /// As [`Trees::node`], and [`Error::NotAFile`].
+    pub fn seek(&self, ino: Ino, offset: u64, want: Seek) -> Result<Option<u64>, Error> {
+        let (layer, inode) = self.inode(ino)?;
+        if inode.file_type != FileType::Regular {
+            return Err(Error::NotAFile { ino });
+        }
+        let mut at = offset;
+        while let Some(extent) = layer.image().map(&inode, at, u64::MAX).map_err(metadata(ino))? {
+            if extent.device_offset.is_some() == (want == Seek::Data) {
+                return Ok(Some(at));
+            }
+            at = extent.file_offset.saturating_add(extent.bytes);
+        }
+        Ok((want == Seek::Hole && offset < inode.bytes).then_some(inode.bytes))
     }
 
     /// Where `[offset, offset + bytes)` of a file lies, and how much of it the file has.

@@ -11,12 +11,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use dsec_erofs::{Inode, Timestamp};
 use fuser::{
     Errno, FileAttr, FileHandle, FileType, Filesystem, Generation, INodeNo, InitFlags, KernelConfig, LockOwner,
-    OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEntry, ReplyOpen, ReplyXattr, Request,
+    OpenFlags, ReplyAttr, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEntry, ReplyLseek, ReplyOpen, ReplyXattr,
+    Request,
 };
 
 use super::{FOREVER, answer_read};
-use crate::tree::{Error, Ino, Node, ROOT, Trees};
+use crate::tree::{Error, Ino, Node, ROOT, Seek, Trees};
 
+/// `whence` of Linux's lseek(2): the next data, the next hole.
+const SEEK_DATA: i32 = 3;
+const SEEK_HOLE: i32 = 4;
 /// Requests that the kernel may have under way in the background.
 const MAX_BACKGROUND: u16 = 256;
 /// Without these a tree is not what its metadata says (ACLs), or files would cost a request each.
@@ -101,6 +105,29 @@ impl Filesystem for Trees {
         if let Err((error, done)) = Trees::read(self, Ino(inode.0), offset, u64::from(bytes), Box::new(done)) {
             tracing::warn!(%error, "a read cannot begin");
             done(Err(crate::fetch::ReadError::Unavailable));
+        }
+    }
+
+    fn lseek(
+        &self,
+        _request: &Request,
+        inode: INodeNo,
+        _handle: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        // The kernel asks for these two alone.
+        let want = match whence {
+            SEEK_DATA => Seek::Data,
+            SEEK_HOLE => Seek::Hole,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let found = u64::try_from(offset).ok().map(|offset| self.seek(Ino(inode.0), offset, want)).transpose();
+        match found.map(|found| found.flatten().and_then(|offset| i64::try_from(offset).ok())) {
+            Ok(Some(offset)) => reply.offset(offset),
+            Ok(None) => reply.error(Errno::ENXIO),
+            Err(error) => reply.error(errno(&error)),
         }
     }
 

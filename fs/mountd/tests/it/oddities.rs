@@ -128,6 +128,7 @@ pub(crate) fn describe(root: &Path) -> BTreeMap<String, String> {
         }
         if metadata.is_file() {
             text.push_str(&format!(" content {}", blake3::hash(&std::fs::read(&path).unwrap())));
+            text.push_str(&format!(" data {:?}", data(&path)));
         }
         if metadata.is_symlink() {
             text.push_str(&format!(" target {:?}", std::fs::read_link(&path).unwrap()));
@@ -143,6 +144,23 @@ pub(crate) fn describe(root: &Path) -> BTreeMap<String, String> {
         }
     }
     found
+}
+
+/// Where a file says that it has data: beginnings and ends, in units of blocks, as holes are kept.
+pub(crate) fn data(path: &Path) -> Vec<(u64, u64)> {
+    use rustix::fs::{SeekFrom, seek};
+    let file = std::fs::File::open(path).unwrap();
+    let length = file.metadata().unwrap().len();
+    let mut ranges = Vec::new();
+    let mut at = 0;
+    while at < length {
+        let Ok(start) = seek(&file, SeekFrom::Data(at)) else { break };
+        at = seek(&file, SeekFrom::Hole(start)).unwrap();
+        ranges.push((start, at.next_multiple_of(4096).min(length)));
+    }
+    assert_eq!(seek(&file, SeekFrom::Data(length)), Err(rustix::io::Errno::NXIO));
+    assert_eq!(seek(&file, SeekFrom::Hole(length)), Err(rustix::io::Errno::NXIO));
+    ranges
 }
 
 fn xattrs(path: &Path) -> String {

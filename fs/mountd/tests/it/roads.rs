@@ -328,3 +328,39 @@ fn privileged_with_json_every_request_prints_what_it_did() {
     assert!(error["error"]["hint"].as_str().unwrap().contains("dsec-pack ls"), "{error}");
     daemon.stop();
 }
+
+#[test]
+fn privileged_copies_of_sparse_files_are_the_same_by_both_roads() {
+    use std::os::unix::fs::MetadataExt;
+    let root = tempfile::tempdir().unwrap();
+    let source = root.path().join("tree/sparse");
+    odd_tree(root.path());
+    let sh = |directory: &Path, script: &str| {
+        let output = std::process::Command::new("sh").args(["-ec", script]).current_dir(directory).output().unwrap();
+        assert!(output.status.success(), "{script}: {output:?}");
+        blake3::hash(&output.stdout)
+    };
+    let mut seen = Vec::new();
+    for road in ["erofs", "fuse"] {
+        let mut daemon = Daemon::start(root.path(), &["--road", road]);
+        let mounted = daemon.mount("odd:1", "test");
+        let layer = Path::new(&mounted.layers[0].path);
+        let copies = root.path().join(road);
+        std::fs::create_dir(&copies).unwrap();
+        let mut found =
+            vec![(oddities::data(&layer.join("sparse")), std::fs::metadata(layer.join("sparse")).unwrap().blocks())];
+        for how in ["auto", "always", "never"] {
+            let copy = copies.join(how);
+            sh(layer, &format!("cp --sparse={how} sparse {}", copy.display()));
+            assert!(std::fs::read(&copy).unwrap() == std::fs::read(&source).unwrap(), "{road} {how}");
+            found.push((oddities::data(&copy), std::fs::metadata(&copy).unwrap().blocks()));
+        }
+        let archives =
+            ["-S", "-S --hole-detection=raw", ""].map(|how| sh(layer, &format!("tar -c {how} sparse text small")));
+        seen.push((found, archives));
+        daemon.stop();
+    }
+    assert_eq!(seen[0], seen[1]);
+    assert_eq!(seen[0].0[0].0, oddities::data(&source), "the holes are those of the source");
+    assert_eq!(seen[0].0[2].0, oddities::data(&source), "and those of a copy that looks for them");
+}
