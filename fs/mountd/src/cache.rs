@@ -6,7 +6,8 @@
 //!   flipped bit all end in a new fetch, and nothing here needs fsync.
 //! - The directory has a version and a lock: a second daemon gets one clear error.
 //! - A disk that refuses writes (full, failing, read-only) costs the cache, never a read: [`Cache::insert`] has no error,
-//!   it counts.
+//!   it counts, and there is an alarm in the figures until a write goes well again.
+//! - What is removed by hand while it is in use costs what was in it: directories are made again.
 //! - The segments stay within the budget: room is made before a batch is written. The oldest segment goes first;
 //!   chunks of it that were used since they were written move on to the newest (a clock, by segments).
 //!
@@ -37,6 +38,7 @@ pub use self::directory::{Directory, Error};
 use self::index::Index;
 use self::lookup::{Lookup, Order};
 use self::segment::Segment;
+use crate::chain::chain;
 
 /// Budgets below this are refused: they could not hold a few segments.
 pub const MIN_BUDGET_BYTES: u64 = 16 << 20;
@@ -69,6 +71,8 @@ pub struct Cache {
     orders: Option<Sender<Order>>,
     thread: Option<JoinHandle<()>>,
     used_bytes: AtomicU64,
+    /// Why the disk took the last write not.
+    alarm: Mutex<Option<String>>,
     counters: Counters,
 }
 
@@ -136,6 +140,7 @@ impl Cache {
             orders: Some(orders),
             thread: Some(thread),
             used_bytes: AtomicU64::new(used_bytes),
+            alarm: Mutex::default(),
             counters: Counters::default(),
         };
         // The budget may be smaller than when the cache was last used.
@@ -199,6 +204,28 @@ impl Cache {
             evictions: value(&self.counters.evictions),
             damaged: self.lookup.damaged.value(),
             bypassed: value(&self.counters.bypassed),
+            alarm: lock(&self.alarm).clone(),
+        }
+    }
+
+    /// What is due from time to time: sees whether the directory was emptied by hand, and whether a disk that refused is
+    /// well again.
+    pub fn tick(&self) {
+        let mut writer = lock(&self.writer);
+        if writer.active.as_ref().is_some_and(|active| !active.is_linked()) || !self.directory.is_whole() {
+            // What is written there now would be lost with the process.
+            writer.active = None;
+            match self.directory.restore() {
+                Ok(()) => tracing::warn!("the cache was emptied by hand; its directories are made again"),
+                Err(error) => self.refused(&mut writer, &error),
+            }
+        }
+        let rests = writer.resting_until.is_some_and(|until| Instant::now() < until);
+        if !rests && lock(&self.alarm).is_some() {
+            match self.directory.try_to_write() {
+                Ok(()) => self.took(&mut writer),
+                Err(error) => self.refused(&mut writer, &error),
+            }
         }
     }
 
@@ -206,21 +233,40 @@ impl Cache {
         if batch.is_empty() {
             return;
         }
-        if let Err(error) = self.append(batch) {
+        if lock(&self.writer).resting_until.is_some_and(|until| Instant::now() < until) {
             add(&self.counters.bypassed, 1);
-            let mut writer = lock(&self.writer);
-            writer.active = None;
-            if writer.resting_until.replace(Instant::now() + DISK_REST).is_none_or(|until| until < Instant::now()) {
-                tracing::error!(%error, "the cache disk refuses writes; reads go on without it");
+            return;
+        }
+        match self.append(batch) {
+            Ok(()) => self.took(&mut lock(&self.writer)),
+            Err(error) => {
+                add(&self.counters.bypassed, 1);
+                self.refused(&mut lock(&self.writer), &error);
             }
+        }
+    }
+
+    /// The disk refuses writes: no other is tried for a while.
+    fn refused(&self, writer: &mut Writer, error: &dyn std::error::Error) {
+        writer.active = None;
+        writer.resting_until = Some(Instant::now() + DISK_REST);
+        let said = lock(&self.alarm).replace(chain(error));
+        if said.is_none() {
+            tracing::error!(error = chain(error), "the cache disk refuses writes; reads go on without it");
+        }
+    }
+
+    /// The disk took a write. One that began before another was refused says nothing.
+    fn took(&self, writer: &mut Writer) {
+        if writer.resting_until.is_none_or(|until| until <= Instant::now()) && lock(&self.alarm).take().is_some() {
+            tracing::info!("the cache disk takes writes again");
         }
     }
 
     fn append(&self, batch: &[&(ChunkDigest, Arc<[u8]>)]) -> std::io::Result<()> {
         let (segment, offset) = {
             let mut writer = lock(&self.writer);
-            let rests = writer.resting_until.is_some_and(|until| Instant::now() < until);
-            if rests || !self.make_room(&mut writer, segment::disk_bytes(batch)) {
+            if !self.make_room(&mut writer, segment::disk_bytes(batch)) {
                 return Err(std::io::Error::from(rustix::io::Errno::NOSPC));
             }
             self.reserve(&mut writer, batch)?
@@ -250,8 +296,16 @@ impl Cache {
 
     fn begin_segment(&self, writer: &mut Writer) -> std::io::Result<Arc<Segment>> {
         let number = writer.next_number;
-        let segment = Arc::new(Segment::create(&self.directory, number)?);
+        // One that was half made is not tried again.
         writer.next_number = number.wrapping_add(1);
+        let segment = match Segment::create(&self.directory, number) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                self.directory.restore().map_err(std::io::Error::other)?;
+                Segment::create(&self.directory, number)?
+            }
+            created => created?,
+        };
+        let segment = Arc::new(segment);
         self.lookup.segments.write().unwrap_or_else(PoisonError::into_inner).insert(number, Arc::clone(&segment));
         writer.active = Some(Arc::clone(&segment));
         Ok(segment)

@@ -12,6 +12,7 @@ use std::time::Duration;
 use dsec_format::protocol::mountd::{ErrorKind, Reply, Request};
 use dsec_mountd_client::line;
 
+use crate::chain::chain;
 use crate::node::Node;
 
 /// Connections at once.
@@ -146,16 +147,4 @@ fn answer(request: Request, node: &Node) -> Reply {
         }
         Request::Status => Reply::Status(node.status()),
     }
-}
-
-/// An error with its causes, on one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        text.push_str(": ");
-        text.push_str(&cause.to_string());
-        next = cause.source();
-    }
-    text
 }

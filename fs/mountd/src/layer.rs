@@ -26,6 +26,7 @@ use dsec_sys::mapped::Mapped;
 use crate::counters::Counter;
 
 pub use self::kept::Layers;
+pub(crate) use self::kept::touch;
 pub use self::locations::{Chunk, FrameKey, Located};
 pub use self::pace::Paced;
 pub use self::unpack::unpack;

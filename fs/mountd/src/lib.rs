@@ -9,6 +9,7 @@
 #![cfg_attr(test, allow(clippy::cast_possible_truncation))]
 
 pub mod cache;
+mod chain;
 pub mod control;
 pub mod counters;
 pub mod device;

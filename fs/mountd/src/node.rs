@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use dsec_format::image::Image;
-use dsec_format::protocol::mountd::{ErrorKind, ImageStatus, Mounted, MountedLayer, Road, Status};
+use dsec_format::protocol::mountd::{ErrorKind, ImageStatus, MetadataStatus, Mounted, MountedLayer, Road, Status};
 use dsec_format::refs::{Spec, Target};
 use dsec_format::{EnvironmentDigest, ImageDigest, LayerDigest};
 use dsec_store::Source;
@@ -30,6 +30,8 @@ use self::images::Images;
 
 /// Longest name of a holder.
 const MAX_HOLDER_BYTES: usize = 4096;
+/// The records of images have this share of the budget of metadata, the layers the rest.
+const IMAGES_SHARE: u64 = 64;
 /// Layers of one image that are made ready at once.
 const MOUNT_THREADS: usize = 8;
 
@@ -41,7 +43,8 @@ pub struct Options {
     pub cache: PathBuf,
     /// Bounds of the cache.
     pub cache_options: cache::Options,
-    /// Bytes that the metadata of layers may use on the disk; more only while layers in use have more.
+    /// Bytes that the metadata of layers and the records of images may use on the disk; more only while those in use have
+    /// more.
     pub metadata_bytes: u64,
     /// Bounds of fetching.
     pub fetch: fetch::Options,
@@ -128,6 +131,7 @@ pub struct Node {
     layers: Layers,
     images: Images,
     mounts: Mounts,
+    metadata_budget_bytes: u64,
     session: fuse::Mounted,
     held: Mutex<BTreeMap<ImageDigest, Held>>,
     choice: Choice,
@@ -147,8 +151,10 @@ impl Node {
     pub fn start(options: Options) -> Result<Self, StartError> {
         let run = RunDirectory::open(&options.run)?;
         let cache = Arc::new(Cache::open(&options.cache, options.cache_options)?);
-        let layers = Layers::open(&cache.directory().layers(), options.metadata_bytes).map_err(StartError::Io)?;
-        let images = Images::open(&cache.directory().images()).map_err(StartError::Io)?;
+        let image_bytes = options.metadata_bytes / IMAGES_SHARE;
+        let layer_bytes = options.metadata_bytes - image_bytes;
+        let layers = Layers::open(&cache.directory().layers(), layer_bytes).map_err(StartError::Io)?;
+        let images = Images::open(&cache.directory().images(), image_bytes).map_err(StartError::Io)?;
         let choice = road::choose(options.road, &cache.directory().layers())?;
         let sources = Arc::new(Sources::new(options.sources));
         let fetcher =
@@ -167,6 +173,7 @@ impl Node {
             layers,
             images,
             mounts: Mounts::new(run, choice.road, served),
+            metadata_budget_bytes: options.metadata_bytes,
             session,
             held: Mutex::default(),
             choice,
@@ -188,7 +195,8 @@ impl Node {
             return Ok(mounted);
         }
         let failed = |source| Error::Image { spec: Box::new(spec.clone()), source };
-        let image = self.images.read(&digest, &self.sources).map_err(failed)?;
+        let mounted = lock(&self.held).keys().map(ImageDigest::hex).collect();
+        let image = self.images.read(&digest, &self.sources, mounted).map_err(failed)?;
         let layers = self.hold_layers(spec, &image)?;
         let mut held = lock(&self.held);
         if let Some(present) = held.get_mut(&digest) {
@@ -229,8 +237,9 @@ impl Node {
         self.tick();
     }
 
-    /// What is due from time to time: unmounts what nobody has held for long enough.
+    /// What is due from time to time: unmounts what nobody has held for long enough, looks after the cache.
     pub fn tick(&self) {
+        self.reader.cache().tick();
         for layer in self.mounts.sweep(self.linger) {
             self.session.forget(&layer.hex());
         }
@@ -250,6 +259,7 @@ impl Node {
             road: self.choice.road,
             road_reason: self.choice.reason.clone(),
             cache: self.reader.cache().status(),
+            metadata: self.metadata_status(),
             fetch: self.reader.fetcher().status(),
             images,
         }
@@ -267,6 +277,11 @@ impl Node {
     /// Whether the FUSE session has ended without being asked to.
     pub fn is_broken(&self) -> bool {
         self.session.is_over()
+    }
+
+    fn metadata_status(&self) -> MetadataStatus {
+        let ((layer_bytes, layers), (image_bytes, images)) = (self.layers.used(), self.images.used());
+        MetadataStatus { budget_bytes: self.metadata_budget_bytes, layer_bytes, layers, image_bytes, images }
     }
 
     fn image_status(&self, (image, spec, holders, layers): Seen) -> ImageStatus {

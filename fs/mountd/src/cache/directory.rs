@@ -14,6 +14,7 @@
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::FlockOperation;
 
@@ -21,6 +22,10 @@ use crate::private;
 
 /// Content of the file `VERSION`.
 const VERSION: &str = "dsec-cache 1\n";
+
+const LOCK: &str = "lock";
+/// Directories that are there from the start.
+const PARTS: [&str; 2] = ["segments", "layers"];
 
 /// Why a cache cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +68,7 @@ pub enum Error {
 pub struct Directory {
     path: PathBuf,
     /// Held for as long as the value lives: closing it gives the lock up.
-    _lock: fs_err::File,
+    lock: Mutex<fs_err::File>,
 }
 
 impl Directory {
@@ -76,25 +81,60 @@ impl Directory {
         let was_empty = fs_err::read_dir(path)
             .map_err(Error::Io)?
             .all(|entry| entry.is_ok_and(|entry| entry.file_name() == "lock" || entry.file_name() == "lost+found"));
-        let lock_path = path.join("lock");
-        let lock = fs_err::OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path);
-        let lock = lock.map_err(Error::Io)?;
-        rustix::fs::flock(lock.file().as_fd(), FlockOperation::NonBlockingLockExclusive)
-            .map_err(|_| Error::Locked { path: path.to_owned() })?;
-        let version_path = path.join("VERSION");
+        let directory = Self { path: path.to_owned(), lock: Mutex::new(lock_in(path)?) };
         if was_empty {
-            fs_err::write(&version_path, VERSION).map_err(Error::Io)?;
+            fs_err::write(directory.version_path(), VERSION).map_err(Error::Io)?;
         }
-        let found = fs_err::read_to_string(&version_path).unwrap_or_default();
+        let found = fs_err::read_to_string(directory.version_path()).unwrap_or_default();
         if found != VERSION {
             return Err(Error::Version { path: path.to_owned(), found: found.chars().take(80).collect() });
         }
         // From here on it is known to be a cache and nothing else.
         private::close(path).map_err(Error::Io)?;
-        for name in ["segments", "layers"] {
-            fs_err::create_dir_all(path.join(name)).map_err(Error::Io)?;
+        directory.create_parts()?;
+        Ok(directory)
+    }
+
+    /// Makes again what was removed by hand. A directory that another daemon has begun to use meanwhile is left to it.
+    pub(super) fn restore(&self) -> Result<(), Error> {
+        private::create(&self.path).map_err(Error::Io)?;
+        private::close(&self.path).map_err(Error::Io)?;
+        if !self.has_its_lock() {
+            let lock = lock_in(&self.path)?;
+            *self.lock.lock().unwrap_or_else(PoisonError::into_inner) = lock;
         }
-        Ok(Self { path: path.to_owned(), _lock: lock })
+        if !self.version_path().exists() {
+            fs_err::write(self.version_path(), VERSION).map_err(Error::Io)?;
+        }
+        self.create_parts()
+    }
+
+    /// Whether nothing of it was removed.
+    pub(super) fn is_whole(&self) -> bool {
+        self.has_its_lock() && self.version_path().exists() && PARTS.iter().all(|name| self.path.join(name).is_dir())
+    }
+
+    /// Writes a little, as a segment is written, and removes it.
+    pub(super) fn try_to_write(&self) -> Result<(), Error> {
+        let path = self.path.join("segments/tmp-probe");
+        let written = fs_err::write(&path, [0; 65_536]);
+        let removed = fs_err::remove_file(&path);
+        written.and(removed).map_err(Error::Io)
+    }
+
+    fn has_its_lock(&self) -> bool {
+        let own = self.lock.lock().unwrap_or_else(PoisonError::into_inner).metadata();
+        let named = fs_err::metadata(self.path.join(LOCK));
+        let id = |metadata: std::io::Result<std::fs::Metadata>| metadata.ok().map(|file| (file.dev(), file.ino()));
+        id(own).is_some_and(|own| Some(own) == id(named))
+    }
+
+    fn version_path(&self) -> PathBuf {
+        self.path.join("VERSION")
+    }
+
+    fn create_parts(&self) -> Result<(), Error> {
+        PARTS.iter().try_for_each(|name| fs_err::create_dir_all(self.path.join(name))).map_err(Error::Io)
     }
 
     /// Where the metadata of layers lies.
@@ -122,4 +162,13 @@ impl Directory {
         numbers.sort_unstable();
         Ok(numbers)
     }
+}
+
+/// Takes the lock of a cache directory.
+fn lock_in(path: &Path) -> Result<fs_err::File, Error> {
+    let lock = fs_err::OpenOptions::new().create(true).truncate(false).write(true).open(path.join(LOCK));
+    let lock = lock.map_err(Error::Io)?;
+    rustix::fs::flock(lock.file().as_fd(), FlockOperation::NonBlockingLockExclusive)
+        .map_err(|_| Error::Locked { path: path.to_owned() })?;
+    Ok(lock)
 }

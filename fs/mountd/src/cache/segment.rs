@@ -10,7 +10,7 @@
 
 use std::cell::RefCell;
 use std::io::Write;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -107,7 +107,11 @@ impl Segment {
     pub(super) fn create(directory: &Directory, number: u32) -> std::io::Result<Self> {
         let data = open_data(directory, number, true)?;
         let mut options = fs_err::OpenOptions::new();
-        let table = options.append(true).create_new(true).open(directory.segment(number, "index"))?;
+        let table = options.append(true).create_new(true).open(directory.segment(number, "index"));
+        let table = table.inspect_err(|_| {
+            // The first error is the one to tell.
+            let _ = remove_files(directory, number);
+        })?;
         Ok(Self::new(number, data, Table { file: Some(table), entries: Vec::new() }, 0))
     }
 
@@ -144,6 +148,11 @@ impl Segment {
 
     pub(super) fn number(&self) -> u32 {
         self.number
+    }
+
+    /// Whether its data has a name in the directory, so that the next process finds it.
+    pub(super) fn is_linked(&self) -> bool {
+        self.data.metadata().is_ok_and(|metadata| metadata.nlink() > 0)
     }
 
     pub(super) fn disk_bytes(&self) -> u64 {

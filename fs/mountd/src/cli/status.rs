@@ -78,6 +78,20 @@ fn describe(status: &mountd::Status) -> String {
         fetch.errors,
         fetch.corrupt,
     );
+    let metadata = &status.metadata;
+    let _ = writeln!(
+        text,
+        "metadata {} of {}: {} layers with {}, {} image records with {}",
+        size(metadata.layer_bytes + metadata.image_bytes),
+        size(metadata.budget_bytes),
+        metadata.layers,
+        size(metadata.layer_bytes),
+        metadata.images,
+        size(metadata.image_bytes),
+    );
+    if let Some(alarm) = &cache.alarm {
+        let _ = writeln!(text, "ALARM    the cache takes nothing new, reads go on from the sources: {alarm}");
+    }
     for image in &status.images {
         let local = (image.local_bytes * 100).checked_div(image.data_bytes).unwrap_or(100);
         let _ = writeln!(

@@ -63,6 +63,12 @@ impl Layers {
         Ok(layers)
     }
 
+    /// Bytes on the disk and number of the layers.
+    pub fn used(&self) -> (u64, u64) {
+        let kept = self.kept().unwrap_or_default();
+        (kept.iter().map(|layer| layer.bytes).sum(), kept.len() as u64)
+    }
+
     /// Where a layer is, or would be.
     pub fn directory(&self, layer: &LayerDigest) -> PathBuf {
         self.root.join(layer.hex())
@@ -103,7 +109,8 @@ impl Layers {
         }
         let temporary = self.root.join(format!("tmp-{}", record.digest.hex()));
         remove_directory(&temporary).map_err(io)?;
-        fs_err::create_dir(&temporary).map_err(io)?;
+        // What is above it may have been removed by hand.
+        fs_err::create_dir_all(&temporary).map_err(io)?;
         let unpacked = stream().map_err(Error::from).and_then(|stream| unpack(&record.digest, stream, &temporary));
         if let Err(error) = unpacked.and_then(|()| self.settle(&record.digest, &temporary, &directory)) {
             remove_directory(&temporary).map_err(io)?;
@@ -200,7 +207,8 @@ fn disk_bytes(directory: &Path) -> std::io::Result<u64> {
     Ok(bytes)
 }
 
-fn touch(path: &Path) -> std::io::Result<()> {
+/// Notes that a file was used just now, by its modification time.
+pub(crate) fn touch(path: &Path) -> std::io::Result<()> {
     fs_err::OpenOptions::new().write(true).open(path)?.file().set_modified(SystemTime::now())
 }
 

@@ -339,6 +339,16 @@ impl Drop for Tmpfs {
     }
 }
 
+/// Looks after the cache until its disk has been found well, or ill, again.
+fn wait_for_alarm(cache: &Cache, alarm: bool) {
+    let start = Instant::now();
+    while cache.status().alarm.is_some() != alarm {
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", cache.status());
+        cache.tick();
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 #[test]
 fn privileged_a_full_disk_costs_the_cache_and_no_read() {
     let world = World::new(24 * MIB);
@@ -348,23 +358,91 @@ fn privileged_a_full_disk_costs_the_cache_and_no_read() {
     for _ in 0..2 {
         rig.read_all(&world.built.device);
     }
+    wait_for_alarm(&rig.cache, true);
     let status = rig.cache.status();
-    assert!(status.bypassed > 0, "{status:?}");
+    assert!(status.bypassed > 0 && status.alarm.as_ref().unwrap().contains("No space left"), "{status:?}");
     assert_eq!(rig.reader.fetcher().status().errors, 0);
+    // With space again, everything is cached, though nobody has said so and nobody reads meanwhile.
+    rustix::mount::mount_remount(disk.0.path(), rustix::mount::MountFlags::empty(), "size=64m").unwrap();
+    wait_for_alarm(&rig.cache, false);
+    rig.read_all(&world.built.device);
+    all_local(&rig, &world);
+}
+
+/// Everything comes to the disk, after the reads have been answered.
+fn all_local(rig: &crate::rig::Rig, world: &World) {
+    let start = Instant::now();
+    while rig.reader.local_bytes(&rig.layer) < world.record.data_bytes {
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", rig.cache.status());
+        rig.read_all(&world.built.device);
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]
 fn privileged_a_disk_that_becomes_read_only_costs_the_cache_and_no_read() {
     let world = World::new(4 * MIB);
     let source = world.faulty(&[], None);
-    let disk = Tmpfs::new(c"size=64m");
-    let rig = world.rig_with(&[&source], disk.0.path(), 256 << 20);
+    let cache = tempfile::tempdir().unwrap();
+    // Segments of one MiB.
+    let rig = world.rig_with(&[&source], cache.path(), 16 << 20);
     rig.reader.read_now(&rig.layer, 0, 4096).unwrap();
-    rustix::mount::mount_remount(disk.0.path(), rustix::mount::MountFlags::RDONLY, "").err();
-    // The lock file is open for writing, so the kernel may refuse; taking the directory away is as good.
-    std::fs::remove_dir_all(disk.0.path().join("segments")).ok();
+    let segments = cache.path().join("segments");
+    let flags = rustix::mount::MountFlags::RDONLY;
+    rustix::mount::mount("tmpfs", &segments, "tmpfs", flags, None).expect("needs root");
     rig.read_all(&world.built.device);
+    wait_for_alarm(&rig.cache, true);
+    let status = rig.cache.status();
+    rustix::mount::unmount(&segments, rustix::mount::UnmountFlags::DETACH).unwrap();
+    assert!(status.alarm.as_ref().unwrap().contains("Read-only"), "{status:?}");
     assert_eq!(rig.reader.fetcher().status().errors, 0);
+    wait_for_alarm(&rig.cache, false);
+    all_local(&rig, &world);
+}
+
+#[test]
+fn a_cache_that_is_removed_in_use_is_made_again() {
+    let world = World::new(4 * MIB);
+    let source = world.faulty(&[], None);
+    let cache = world.root.path().join("cache");
+    let rig = world.rig(&[&source]);
+    rig.read_all(&world.built.device);
+    all_local(&rig, &world);
+    std::fs::remove_dir_all(&cache).unwrap();
+    rig.read_all(&world.built.device);
+    rig.cache.tick();
+    assert_eq!(rig.cache.status().alarm, None);
+    // It is this one's, as before.
+    let options = cache::Options { budget_bytes: 16 << 20, memory_bytes: 1 << 20 };
+    assert!(matches!(Cache::open(&cache, options), Err(cache::Error::Locked { .. })));
+    // What is brought from now on is there after a restart.
+    let other = World::new(MIB);
+    let more = other.faulty(&[], None);
+    let chunk: Arc<[u8]> = Arc::from(&b"brought after the removal"[..]);
+    let digest = dsec_format::ChunkDigest::of(&chunk);
+    rig.cache.insert(&[(digest, chunk)]);
+    drop(rig);
+    let opened = Cache::open(&cache, options).unwrap();
+    assert!(opened.is_on_disk(&digest));
+    drop(opened);
+    other.rig_with(&[&more], &cache, 16 << 20).read_all(&other.built.device);
+}
+
+#[test]
+fn a_cache_that_another_daemon_took_over_is_left_to_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("cache");
+    let options = cache::Options { budget_bytes: 16 << 20, memory_bytes: 1 << 20 };
+    let first = Cache::open(&path, options).unwrap();
+    std::fs::remove_dir_all(&path).unwrap();
+    let second = Cache::open(&path, options).unwrap();
+    wait_for_alarm(&first, true);
+    let chunk: Arc<[u8]> = Arc::from(&b"a chunk"[..]);
+    first.insert(&[(dsec_format::ChunkDigest::of(&chunk), chunk)]);
+    assert_eq!(segments(&path, "data"), Vec::<std::path::PathBuf>::new());
+    let alarm = first.status().alarm.unwrap();
+    assert!(alarm.contains("in use by another daemon"), "{alarm}");
+    assert_eq!(second.status().alarm, None);
 }
 
 #[test]

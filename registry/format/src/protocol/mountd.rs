@@ -115,6 +115,9 @@ pub struct Status {
     pub road_reason: String,
     /// The cache.
     pub cache: CacheStatus,
+    /// Metadata beside the chunks.
+    #[serde(default)]
+    pub metadata: MetadataStatus,
     /// Fetching.
     pub fetch: FetchStatus,
     /// Every image that a holder holds.
@@ -140,6 +143,24 @@ pub struct CacheStatus {
     pub damaged: u64,
     /// Writes that the disk refused (full, failing, read-only); reads went on without the cache.
     pub bypassed: u64,
+    /// What is wrong with the cache's disk now, for people: nothing new is cached until it is well again. Reads go on.
+    #[serde(default)]
+    pub alarm: Option<String>,
+}
+
+/// Metadata of layers and records of images on the local disk.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MetadataStatus {
+    /// The budget of both together. What is in use may be more.
+    pub budget_bytes: u64,
+    /// What layers use.
+    pub layer_bytes: u64,
+    /// Layers, in use or not.
+    pub layers: u64,
+    /// What records of images use.
+    pub image_bytes: u64,
+    /// Records of images, mounted or not.
+    pub images: u64,
 }
 
 /// Fetching from the sources.
