@@ -14,6 +14,7 @@
 //! layer in order has what follows fetched ahead, behind every demand.
 
 mod download;
+mod failures;
 mod flight;
 mod gate;
 mod layers;
@@ -34,6 +35,7 @@ use dsec_format::ChunkDigest;
 use dsec_format::protocol::mountd::FetchStatus;
 
 use crate::cache::Cache;
+use crate::chain::chain;
 use crate::counters::Counter;
 use crate::layer::{Layer, Located};
 
@@ -101,6 +103,7 @@ struct Shared {
     background: Sender<Work>,
     gate: Gate,
     pending: pending::Table,
+    failures: Sender<failures::Failure>,
     counters: Counters,
 }
 
@@ -149,6 +152,9 @@ impl Fetcher {
             let thread = std::thread::Builder::new().name(format!("fetch-{number}"));
             threads.push(thread.spawn(move || work(&shared, &queue, &ahead_queue, &stopped))?);
         }
+        let (failures, told) = (queues.failures, stopped.clone());
+        let thread = std::thread::Builder::new().name("failures".to_owned());
+        threads.push(thread.spawn(move || failures::tell(&failures, &told))?);
         let watched = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name("deadline".to_owned());
         threads.push(thread.spawn(move || watch_deadlines(&watched, &stopped))?);
@@ -232,12 +238,14 @@ struct Queues {
     /// Bounded by the reads that wait: a read makes as many entries as it lacks runs.
     demand: Receiver<Work>,
     ahead: Receiver<Work>,
+    failures: Receiver<failures::Failure>,
 }
 
 impl Shared {
     fn new(cache: Arc<Cache>, sources: Arc<Sources>, options: Options) -> (Self, Queues) {
         let (demand, demand_queue) = unbounded();
         let (background, background_queue) = bounded(options.queued_ahead);
+        let (failures, failures_queue) = failures::channel();
         let shared = Self {
             cache,
             sources,
@@ -249,9 +257,10 @@ impl Shared {
             background,
             gate: Gate::new(options.in_flight_bytes),
             pending: pending::Table::new(options.waiting_reads),
+            failures,
             counters: Counters::default(),
         };
-        (shared, Queues { demand: demand_queue, ahead: background_queue })
+        (shared, Queues { demand: demand_queue, ahead: background_queue, failures: failures_queue })
     }
 
     fn submit(&self, pending: Arc<Pending>) {
@@ -383,6 +392,8 @@ impl Shared {
     }
 
     fn fail(&self, pending: &Pending, error: ReadError) {
+        // One too many to be told is counted all the same.
+        let _ = failures::Failure::of(pending, error).map(|failure| self.failures.try_send(failure));
         pending.fail(error, || {
             self.counters.errors.increment();
             pending.layer().errors.increment();
@@ -407,7 +418,7 @@ impl Shared {
         match result {
             Some(Ok(located)) => waiting.into_iter().for_each(|pending| self.dispatch(pending, &located)),
             Some(Err(error)) => {
-                tracing::warn!(layer = %layer.digest(), %error, "no source says where the chunks of a layer are");
+                layer.set_trouble(chain(&error));
                 for pending in waiting {
                     self.try_again_or_fail(&pending, sources::is_transient(&error));
                 }

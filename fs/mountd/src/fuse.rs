@@ -138,7 +138,8 @@ fn answer_read(reply: ReplyData, answer: Result<&[u8], ReadError>, ino: u64, off
     match answer {
         Ok(bytes) => reply.data(bytes),
         Err(error) => {
-            tracing::warn!(ino, offset, %error, "a read failed");
+            // What is told to people is told by the fetcher, which knows what is missing.
+            tracing::debug!(ino, offset, %error, "a read failed");
             reply.error(errno(error));
         }
     }

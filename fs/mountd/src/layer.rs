@@ -11,11 +11,13 @@
 
 mod kept;
 mod locations;
+mod owner;
 mod pace;
 mod unpack;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use dsec_format::LayerDigest;
 use dsec_format::digest::BlobDigest;
@@ -121,6 +123,10 @@ pub struct Layer {
     in_use: OnceLock<Arc<()>>,
     /// By the index of the source.
     located: Mutex<Vec<Option<Arc<Located>>>>,
+    /// The images that it is mounted for, by the names they were asked for.
+    image_names: Mutex<BTreeSet<String>>,
+    /// What went wrong last when something of it was fetched.
+    trouble: Mutex<Option<String>>,
     /// Bytes fetched for it.
     pub fetched_bytes: Counter,
     /// Reads of it that failed.
@@ -160,6 +166,8 @@ impl Layer {
             extents,
             in_use: OnceLock::new(),
             located: Mutex::default(),
+            image_names: Mutex::default(),
+            trouble: Mutex::default(),
             fetched_bytes: Counter::default(),
             errors: Counter::default(),
         })
@@ -207,17 +215,17 @@ impl Layer {
 
     /// Where a source has the chunks, if that was asked before.
     pub fn located(&self, source: usize) -> Option<Arc<Located>> {
-        self.located.lock().unwrap_or_else(PoisonError::into_inner).get(source).cloned().flatten()
+        lock(&self.located).get(source).cloned().flatten()
     }
 
     /// The first source whose locations are known.
     pub fn any_located(&self) -> Option<Arc<Located>> {
-        self.located.lock().unwrap_or_else(PoisonError::into_inner).iter().flatten().next().cloned()
+        lock(&self.located).iter().flatten().next().cloned()
     }
 
     /// Sets or forgets where a source has the chunks.
     pub fn set_located(&self, source: usize, located: Option<Arc<Located>>) {
-        let mut all = self.located.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.located);
         if all.len() <= source {
             all.resize(source + 1, None);
         }
@@ -226,10 +234,44 @@ impl Layer {
         }
     }
 
+    /// A file whose data lies at an offset of the device. Walks through the metadata: for messages.
+    pub fn file_at(&self, device_offset: u64) -> Option<String> {
+        owner::file_at(&self.image, device_offset)
+    }
+
+    /// The images that it is mounted for, by the names they were asked for.
+    pub fn image_names(&self) -> Vec<String> {
+        lock(&self.image_names).iter().cloned().collect()
+    }
+
+    /// It is, or is no more, mounted for an image of this name.
+    pub fn set_image_name(&self, name: String, mounted: bool) {
+        let mut names = lock(&self.image_names);
+        if mounted {
+            names.insert(name)
+        } else {
+            names.remove(&name)
+        };
+    }
+
+    /// What went wrong last when something of it was fetched.
+    pub fn trouble(&self) -> Option<String> {
+        lock(&self.trouble).clone()
+    }
+
+    /// Notes what went wrong.
+    pub fn set_trouble(&self, trouble: String) {
+        *lock(&self.trouble) = Some(trouble);
+    }
+
     /// Its directory on this node.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn parse_slot(text: &str) -> Option<u32> {

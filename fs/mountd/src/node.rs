@@ -206,6 +206,7 @@ impl Node {
             }
             layers.iter().for_each(|layer| self.mounts.release(layer.digest()));
         } else {
+            layers.iter().for_each(|layer| layer.set_image_name(spec.to_string(), true));
             let entry = Held { spec: spec.clone(), holders: vec![holder.to_owned()], image, layers };
             held.insert(digest, entry);
         }
@@ -229,7 +230,10 @@ impl Node {
                 tracing::info!(image = %digest, holder, "released");
             }
             if entry.holders.is_empty() {
-                entry.layers.iter().for_each(|layer| self.mounts.release(layer.digest()));
+                for layer in &entry.layers {
+                    layer.set_image_name(entry.spec.to_string(), false);
+                    self.mounts.release(layer.digest());
+                }
             }
             !entry.holders.is_empty()
         });

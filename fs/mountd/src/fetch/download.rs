@@ -14,6 +14,7 @@ use super::flight::Landed;
 use super::plan::{self, Run};
 use super::sources::{Remote, is_transient};
 use super::{Chunks, Shared};
+use crate::chain::chain;
 use crate::layer::{FrameKey, Layer, Located};
 
 /// The pause after the first round in which no source helped; it doubles each time, and is varied.
@@ -113,7 +114,7 @@ impl Shared {
             match result {
                 Ok(()) => {}
                 Err(error) => {
-                    tracing::warn!(layer = %layer.digest(), source = remote.source().describe(), %error, "fetch failed");
+                    layer.set_trouble(chain(&error));
                     if is_transient(&error) {
                         trouble = Trouble::Transient;
                     } else {
@@ -165,6 +166,8 @@ impl Shared {
                 let sound = bytes.is_some_and(|bytes| open_frame(layer, located, wanted, bytes, chunks));
                 if !sound {
                     self.counters.corrupt.increment();
+                    let (source, offset) = (remote.source().describe(), frame.offset);
+                    layer.set_trouble(format!("pack {pack} of {source} has wrong bytes in its frame at {offset}"));
                     wrong = true;
                 }
             }

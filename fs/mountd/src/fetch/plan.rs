@@ -4,7 +4,12 @@ use crate::layer::{FrameKey, Layer, Located};
 
 /// Extents that lie further apart than this are not read in order.
 const NEAR_EXTENTS: u32 = 8;
-/// What is fetched ahead the first time that a reader goes on where it stopped; it doubles each time.
+/// So often readers go on where they stopped before anything is fetched ahead: programs that start go on now and then by
+/// chance, and what is fetched for them then is for nobody.
+const STEPS_BEFORE_AHEAD: u32 = 3;
+/// More than these are not remembered. A step aside costs half of them: who reads a tree steps aside at each directory.
+const MAX_STEPS: u32 = 16;
+/// What is fetched ahead the first time; it doubles each time.
 const FIRST_AHEAD_BYTES: u64 = 256 << 10;
 
 /// One ranged read: all extents of the layer whose chunks are in it.
@@ -60,14 +65,24 @@ pub(super) fn join(frames: &[FrameKey], join_bytes: u64) -> Vec<&[FrameKey]> {
 pub(super) struct Ahead {
     /// The extent after the last one that was asked for or fetched ahead.
     next: u32,
+    /// How often demands went on there, lately.
+    steps: u32,
     bytes: u64,
 }
 
 impl Ahead {
+    /// Notes a demand for the extents `first..=last`. True when what follows is to be fetched ahead.
+    fn note(&mut self, first: u32, last: u32) -> bool {
+        let in_order = first.checked_sub(self.next).is_some_and(|gap| gap <= NEAR_EXTENTS) && self.next > 0;
+        self.steps = if in_order { (self.steps + 1).min(MAX_STEPS) } else { self.steps / 2 };
+        self.next = last.saturating_add(1);
+        in_order && self.steps >= STEPS_BEFORE_AHEAD
+    }
+
     /// A demand for the extents `first..=last`. Answers the extents to fetch ahead of it.
     pub(super) fn advance(&mut self, first: u32, last: u32, layer: &Layer, limit_bytes: u64) -> std::ops::Range<u32> {
-        let in_order = first.checked_sub(self.next).is_some_and(|gap| gap <= NEAR_EXTENTS) && self.next > 0;
-        self.bytes = if in_order { (self.bytes * 2).clamp(FIRST_AHEAD_BYTES, limit_bytes) } else { 0 };
+        let more = (self.bytes * 2).max(FIRST_AHEAD_BYTES).min(limit_bytes);
+        self.bytes = if self.note(first, last) { more } else { 0 };
         let start = last.saturating_add(1);
         let mut end = start;
         let mut bytes = 0;
@@ -85,6 +100,18 @@ impl Ahead {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_who_goes_on_often_has_something_fetched_ahead() {
+        let mut ahead = Ahead::default();
+        let mut go = |at: u32| ahead.note(at, at);
+        // A start: here and there, two in a row by chance.
+        assert_eq!([5, 6, 400, 401, 402, 90, 91, 700, 701].map(&mut go), [false; 9]);
+        // A reader of a tree: long in order, then elsewhere.
+        assert!((1000..1010).map(&mut go).last().unwrap());
+        assert!(!go(3000), "nobody knows yet where it goes from here");
+        assert!(go(3001), "but a reader in order it is");
+    }
 
     #[test]
     fn only_neighbours_of_one_pack_are_joined_up_to_the_bound() {

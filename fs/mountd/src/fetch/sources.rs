@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use dsec_store::{Error, Source};
 
+use crate::chain::chain;
+
 /// The rest of a source after its first failure in a row; it doubles with each one.
 const FIRST_REST: Duration = Duration::from_millis(100);
 /// The longest rest.
@@ -44,11 +46,16 @@ impl Remote {
         match result {
             Err(error) if is_transient(error) => {
                 let failures = self.failures.fetch_add(1, Ordering::Relaxed);
+                if failures == 0 {
+                    tracing::warn!(source = self.source.describe(), error = chain(error), "a source does not answer");
+                }
                 let rest = FIRST_REST.saturating_mul(1 << failures.min(10)).min(LONGEST_REST);
                 *self.resting_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + rest);
             }
             _ => {
-                self.failures.store(0, Ordering::Relaxed);
+                if self.failures.swap(0, Ordering::Relaxed) > 0 {
+                    tracing::info!(source = self.source.describe(), "a source answers again");
+                }
                 *self.resting_until.lock().unwrap_or_else(PoisonError::into_inner) = None;
             }
         }

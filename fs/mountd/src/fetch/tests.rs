@@ -96,8 +96,10 @@ impl Idle {
 #[test]
 fn a_read_of_what_is_queued_ahead_makes_it_a_demand_once() {
     let idle = Idle::new(Options::default());
-    let _first = (idle.read(10), idle.read(11));
-    assert_eq!(Idle::queued(&idle.queues.demand), [10, 11]);
+    let _first = (idle.read(8), idle.read(9), idle.read(10));
+    assert_eq!(idle.queues.ahead.len(), 0, "a start that goes on twice is no reader in order");
+    let _third = idle.read(11);
+    assert_eq!(Idle::queued(&idle.queues.demand), [8, 9, 10, 11]);
     assert_eq!(idle.queues.ahead.len(), 2, "12 and 13 are fetched ahead");
     let _late = (idle.read(12), idle.read(12));
     assert_eq!(Idle::queued(&idle.queues.demand), [12], "whoever reads does not wait behind what nobody reads yet");

@@ -34,13 +34,19 @@ impl Daemon {
         command
     }
 
+    /// What the daemon has logged, all its lives together.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.root.join("log")).unwrap()
+    }
+
     pub(crate) fn restart(&mut self) {
-        self.child = Some(self.command().spawn().unwrap());
+        let log = std::fs::OpenOptions::new().create(true).append(true).open(self.root.join("log")).unwrap();
+        self.child = Some(self.command().stderr(log).spawn().unwrap());
         let start = Instant::now();
         while self.client().status().is_err() {
             assert!(start.elapsed() < PATIENCE, "the daemon does not answer: is this root, with FUSE?");
             if let Some(status) = self.child.as_mut().unwrap().try_wait().unwrap() {
-                panic!("the daemon ended with {status}: these tests need root and FUSE");
+                panic!("the daemon ended with {status}: these tests need root and FUSE\n{}", self.log());
             }
             std::thread::sleep(Duration::from_millis(10));
         }

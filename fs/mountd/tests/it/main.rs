@@ -4,6 +4,7 @@
 
 mod busy;
 mod daemon;
+mod failures;
 mod faults;
 mod fixture;
 mod oddities;
