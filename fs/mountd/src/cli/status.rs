@@ -82,12 +82,12 @@ fn describe(status: &mountd::Status) -> String {
     let _ = writeln!(
         text,
         "metadata {} of {}: {} layers with {}, {} image records with {}",
-        size(metadata.layer_bytes + metadata.image_bytes),
-        size(metadata.budget_bytes),
+        bytes_text(metadata.layer_bytes + metadata.image_bytes),
+        bytes_text(metadata.budget_bytes),
         metadata.layers,
-        size(metadata.layer_bytes),
+        bytes_text(metadata.layer_bytes),
         metadata.images,
-        size(metadata.image_bytes),
+        bytes_text(metadata.image_bytes),
     );
     if let Some(alarm) = &cache.alarm {
         let _ = writeln!(text, "ALARM    the cache takes nothing new, reads go on from the sources: {alarm}");

@@ -7,7 +7,7 @@ const NEAR_EXTENTS: u32 = 8;
 /// So often readers go on where they stopped before anything is fetched ahead: programs that start go on now and then by
 /// chance, and what is fetched for them then is for nobody.
 const STEPS_BEFORE_AHEAD: u32 = 3;
-/// More than these are not remembered. A step aside costs half of them: who reads a tree steps aside at each directory.
+/// More than these are not remembered. A step aside costs one: who reads a tree steps aside now and then.
 const MAX_STEPS: u32 = 16;
 /// What is fetched ahead the first time; it doubles each time.
 const FIRST_AHEAD_BYTES: u64 = 256 << 10;
@@ -74,7 +74,7 @@ impl Ahead {
     /// Notes a demand for the extents `first..=last`. True when what follows is to be fetched ahead.
     fn note(&mut self, first: u32, last: u32) -> bool {
         let in_order = first.checked_sub(self.next).is_some_and(|gap| gap <= NEAR_EXTENTS) && self.next > 0;
-        self.steps = if in_order { (self.steps + 1).min(MAX_STEPS) } else { self.steps / 2 };
+        self.steps = if in_order { (self.steps + 1).min(MAX_STEPS) } else { self.steps.saturating_sub(1) };
         self.next = last.saturating_add(1);
         in_order && self.steps >= STEPS_BEFORE_AHEAD
     }

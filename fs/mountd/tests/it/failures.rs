@@ -21,7 +21,7 @@ fn two_images(root: &Path) -> Vec<PathBuf> {
         std::fs::create_dir_all(tree.join("usr/lib")).unwrap();
         std::fs::write(tree.join("usr/lib/data"), oddities::noise(seed, 2 << 20)).unwrap();
         let built = fixture::build(&store, &tree, name);
-        let locations = dsec_store::Source::read_locations(&store, &built.layer).unwrap();
+        let locations = dsec_store::Source::read_locations(&store, &built.layer, u64::MAX).unwrap();
         packs.push(locations.packs);
     }
     packs[0].iter().map(|pack| Object::pack(pack).path(&root.join("store"))).collect()
@@ -89,4 +89,33 @@ fn privileged_a_read_that_fails_is_told_by_name_and_costs_no_other_image() {
 
 fn away(pack: &Path) -> PathBuf {
     pack.ancestors().nth(4).unwrap().join("away")
+}
+
+#[test]
+fn privileged_who_is_inside_when_the_daemon_is_killed_gets_an_error_for_ever_and_never_waits() {
+    use rustix::io::Errno;
+    for (road, errors) in [("erofs", &[Errno::IO][..]), ("fuse", &[Errno::IO, Errno::NOTCONN])] {
+        let root = tempfile::tempdir().unwrap();
+        two_images(root.path());
+        let mut daemon = Daemon::start(root.path(), &["--road", road]);
+        let mounted = daemon.mount("good:1", "test");
+        let path = Path::new(&mounted.layers[0].path).join("usr/lib/data");
+        let inside = std::fs::File::open(&path).unwrap();
+        let mut buffer = [0; 4096];
+        inside.read_exact_at(&mut buffer, 0).unwrap();
+        daemon.kill();
+        let mut ask = |offset: u64| {
+            let start = Instant::now();
+            let errno = Errno::from_io_error(&inside.read_exact_at(&mut buffer, offset).unwrap_err()).unwrap();
+            assert!(errors.contains(&errno) && start.elapsed() < LATE, "{road}: {errno} after {:?}", start.elapsed());
+        };
+        ask(2 << 19);
+        daemon.restart();
+        assert!(daemon.log().contains("detached what an earlier daemon left mounted"), "{road}: {}", daemon.log());
+        daemon.mount("good:1", "test");
+        ask(3 << 19);
+        // Who comes anew has everything.
+        assert!(std::fs::read(&path).unwrap() == oddities::noise(2, 2 << 20), "{road}");
+        daemon.stop();
+    }
 }
