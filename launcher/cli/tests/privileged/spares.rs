@@ -1,7 +1,7 @@
 //! Sandboxes made ahead: nobody can tell, nothing is left of them, and none is given where it would be wrong.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use hyper::Method;
@@ -22,6 +22,24 @@ awk '{ print $1, $3 }' /proc/self/uid_map /proc/self/gid_map
 stat -c '%n %a %u %g %h %s %Y' / /etc /tmp /root /srv /bin /etc/passwd; stat -c '%n %a %u %g %s %t %T' /etc/h* /dev/*
 ls -a / /etc /tmp /dev /proc/sys/net /sys /sys/fs/cgroup; df -k / /dev/shm /tmp | awk '{ print $1, $2, $6 }' | grep -v overlay
 cat /proc/net/dev /proc/net/unix /proc/sys/net/ipv4/ip_unprivileged_port_start; ls /proc/self/task";
+
+/// A tmpfs over a directory, for as long as this lives.
+struct Tmpfs(PathBuf);
+
+impl Tmpfs {
+    fn over(directory: &Path, options: &str) -> Self {
+        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", options, "none"]).arg(directory).status();
+        assert!(mount.unwrap().success());
+        Self(directory.to_owned())
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let unmounted = Command::new("umount").arg("-l").arg(&self.0).status();
+        assert!(std::thread::panicking() || unmounted.unwrap().success());
+    }
+}
 
 fn spares(node: &Node) -> u64 {
     let health = runtime().block_on(http_json(&node.socket(), Method::GET, "/v1/health", Vec::new()));
@@ -134,12 +152,11 @@ fn privileged_a_spare_on_mounts_of_a_daemon_that_is_gone_is_not_given() {
     let ahead = settled(&node, 1);
     // As after a restart of the daemon: the same layer, on a new mount.
     let layer = node.directory.path().join("base");
-    let mount = |command: &mut Command| assert!(command.arg(&layer).status().unwrap().success());
-    mount(Command::new("mount").args(["-t", "tmpfs", "none"]));
+    let anew = Tmpfs::over(&layer, "mode=0755");
     make_base(&layer);
     fs_err::write(layer.join("etc/version"), "mounted anew\n").unwrap();
     let report = node.json(&["run", "base", "--", "cat", "/etc/version"]);
-    mount(Command::new("umount").arg("-l"));
+    drop(anew);
     assert_eq!(report["stdout"], "mounted anew\n");
     assert!(ahead.contains(report["sandbox"].as_str().unwrap()), "{report}");
 }
@@ -184,8 +201,7 @@ fn privileged_a_full_disk_makes_no_spares_and_leaves_nothing() {
     let mut node = Node::without_edge(4);
     let disk = node.directory.path().join("edge");
     fs_err::create_dir(&disk).unwrap();
-    let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=1m,nr_inodes=200", "none"]).arg(&disk).status();
-    assert!(mount.unwrap().success());
+    let _small = Tmpfs::over(&disk, "size=1m,nr_inodes=200");
     node.start_edge();
     node.ok(&["run", "base", "true"]);
     settled(&node, 1);
@@ -203,11 +219,10 @@ fn privileged_a_full_disk_makes_no_spares_and_leaves_nothing() {
     eventually("spares come back", || spares(&node) > 0);
     node.stop_edge();
     node.nothing_remains();
-    assert!(Command::new("umount").arg(&disk).status().unwrap().success());
 }
 
 /// Takes every inode of a disk.
-fn fill(disk: &Path, from: usize) -> Vec<std::path::PathBuf> {
+fn fill(disk: &Path, from: usize) -> Vec<PathBuf> {
     let paths = (from..).map(|number| disk.join(format!("fill-{number}")));
     paths.take_while(|path| fs_err::File::create(path).is_ok()).collect()
 }

@@ -46,7 +46,7 @@ pub struct Config {
     /// How many images stay mounted that way.
     pub warm_images: usize,
     /// How many spares there are at most; none when 0. Each takes about half a MiB of the kernel's memory, one range of
-    /// ids, and four open files.
+    /// ids, and two open files.
     pub spares: usize,
     /// How long a request counts as demand for spares.
     pub spare_time: Duration,
