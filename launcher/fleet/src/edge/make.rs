@@ -116,6 +116,7 @@ impl Edge {
         let live = match entry.take_spare() {
             Some(spare) if spare.fits(environment, mounted) => self.furnish(entry, spare, mounted)?,
             Some(spare) => {
+                self.spares.retire(spare.environment);
                 self.clear(spare)?;
                 self.build(&entry.reserved, mounted)?
             }

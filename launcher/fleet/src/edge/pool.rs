@@ -59,6 +59,8 @@ pub(super) struct Pool<S> {
 #[derive(Debug)]
 struct State<S> {
     kinds: Vec<Kind<S>>,
+    /// To be removed: see [`Pool::retire`].
+    retired: VecDeque<(Id, S)>,
     /// What a name meant when it was last resolved: a guess, which every request checks.
     names: HashMap<String, ImageDigest>,
     /// The spare that is being made.
@@ -104,7 +106,14 @@ impl<S> Drop for Starting<'_, S> {
 impl<S> Pool<S> {
     /// No spares yet.
     pub(super) fn new(bounds: Bounds) -> Self {
-        let state = State { kinds: Vec::new(), names: HashMap::new(), making: None, not_before: None, closed: false };
+        let state = State {
+            kinds: Vec::new(),
+            retired: VecDeque::new(),
+            names: HashMap::new(),
+            making: None,
+            not_before: None,
+            closed: false,
+        };
         Self { bounds, state: Mutex::new(state), starts: AtomicUsize::new(0), work: Notify::new() }
     }
 
@@ -135,6 +144,14 @@ impl<S> Pool<S> {
         let mut state = self.lock();
         let has = state.kinds.iter_mut().filter(|kind| !kind.spares.is_empty());
         has.min_by_key(|kind| kind.asked.back().copied())?.spares.pop_front()
+    }
+
+    /// One of these has turned out not to fit, so that the others are not to be relied on either: none of them is given any
+    /// more.
+    pub(super) fn retire(&self, environment: Environment) {
+        let mut state = self.lock();
+        let spares = state.kind(environment).map(|kind| std::mem::take(&mut kind.spares)).unwrap_or_default();
+        state.retired.extend(spares);
     }
 
     /// Notes that a sandbox of this environment was asked for, under this name.
@@ -174,13 +191,14 @@ impl<S> Pool<S> {
     /// Whether there is a spare of this id, or one in the making.
     pub(super) fn knows(&self, id: &str) -> bool {
         let state = self.lock();
-        let mut spares = state.kinds.iter().flat_map(|kind| &kind.spares);
+        let mut spares = state.kinds.iter().flat_map(|kind| &kind.spares).chain(&state.retired);
         state.making.as_ref().is_some_and(|making| making.as_str() == id) || spares.any(|(own, _)| own.as_str() == id)
     }
 
     /// How many there are.
     pub(super) fn count(&self) -> usize {
-        self.lock().kinds.iter().map(|kind| kind.spares.len()).sum()
+        let state = self.lock();
+        state.kinds.iter().map(|kind| kind.spares.len()).sum::<usize>() + state.retired.len()
     }
 
     /// Makes none from now on.
@@ -198,6 +216,9 @@ impl<S> Pool<S> {
     pub(super) fn step(&self, now: Instant, short: bool) -> Step<S> {
         let mut state = self.lock();
         state.forget(now, self.bounds.keep);
+        if let Some((_, spare)) = state.retired.pop_front() {
+            return Step::Remove(spare);
+        }
         if state.closed || short {
             return match state.kinds.iter_mut().find_map(|kind| kind.spares.pop_front()) {
                 Some((_, spare)) => Step::Remove(spare),

@@ -32,7 +32,7 @@ pub(crate) struct Spare {
     pub(super) record: Record,
     /// It.
     pub(super) live: Live,
-    environment: Environment,
+    pub(super) environment: Environment,
     /// The file systems of its layers.
     devices: Vec<u64>,
 }

@@ -91,6 +91,20 @@ fn one_that_is_taken_is_gone_and_made_again() {
 }
 
 #[test]
+fn where_one_does_not_fit_the_others_are_not_given_either() {
+    let mut world = World::new(4);
+    (0..3).for_each(|_| world.asked("a"));
+    world.settle(false);
+    world.pool.take(&spec("a"), Limits::default()).unwrap();
+    world.pool.retire(environment("a"));
+    assert!(world.pool.count() == 2 && world.pool.knows("s-1"));
+    assert_eq!(world.pool.take(&spec("a"), Limits::default()), None);
+    world.settle(false);
+    assert_eq!((world.removed.as_slice(), world.of("a")), ([1, 2].as_slice(), 3));
+    assert_eq!(world.pool.take(&spec("a"), Limits::default()).unwrap().1, 6);
+}
+
+#[test]
 fn a_name_means_what_it_meant_last_and_its_demand_goes_with_it() {
     let mut world = World::new(8);
     world.pool.asked(&spec("name"), environment("old"), world.now);
