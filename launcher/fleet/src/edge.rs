@@ -24,6 +24,7 @@ mod routes;
 mod run;
 mod serve;
 mod spares;
+mod start;
 mod stream;
 mod table;
 

@@ -52,13 +52,14 @@ fn round(runtime: &Runtime, spec: &Spec) -> Result<[Duration; 5], Box<dyn std::e
     let begun = Instant::now();
     let sandbox = runtime.create(spec)?;
     let created = Instant::now();
-    let process = sandbox.exec(ExecSpec {
+    let command = ExecSpec {
         argv: vec!["/bin/true".into()],
         env: Vec::new(),
         cwd: None,
         user: None,
         stdio: [null()?.into(), null()?.into(), null()?.into()],
-    })?;
+    };
+    let process = sandbox.exec(command)?.wait(Duration::from_secs(10))?;
     process.wait()?;
     drop(process);
     let ran = Instant::now();

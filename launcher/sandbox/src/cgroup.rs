@@ -18,6 +18,7 @@ use crate::spec::{Id, Limits};
 use fs_err as fs;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
+use std::ffi::CString;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -73,6 +74,8 @@ const PATIENCE_MS: u64 = 10_000;
 /// The period over which CPU time is counted, in microseconds.
 const CPU_PERIOD_US: u64 = 100_000;
 
+/// The processes of a cgroup, of either version.
+const PROCESSES_FILE: &str = "cgroup.procs";
 /// Version 1: the limit of memory and swap together.
 const MEMORY_AND_SWAP_FILE: &str = "memory.memsw.limit_in_bytes";
 /// Version 2: the limit of swap alone.
@@ -147,6 +150,12 @@ impl Layout {
     /// Controllers on version 1 hierarchies, by name.
     pub(crate) fn version_1(&self) -> impl Iterator<Item = &'static str> {
         self.version_1.iter().map(|(controller, _)| controller.name())
+    }
+
+    /// Files of the parent cgroups of version 1 that a process writes "0" into to join.
+    pub(crate) fn parent_joins(&self) -> Vec<CString> {
+        let file = |root: &Path| root.join(&self.parent).join(PROCESSES_FILE);
+        self.version_1.iter().map(|(_, root)| crate::init::path(&file(root))).collect()
     }
 
     fn make_parent(&self) -> Result<(), Error> {
@@ -276,7 +285,16 @@ impl Groups {
 
     /// Files of version 1 that a process writes "0" into to join.
     pub(crate) fn joins(&self) -> impl Iterator<Item = PathBuf> {
-        self.version_1.iter().map(|(_, path)| path.join("cgroup.procs"))
+        self.version_1.iter().map(|(_, path)| path.join(PROCESSES_FILE))
+    }
+
+    /// The same files, open, for a process that does not see the host's.
+    pub(crate) fn open_joins(&self) -> Result<Vec<OwnedFd>, Error> {
+        let open = |path: PathBuf| {
+            let opened = rustix::fs::open(&path, OFlags::WRONLY | OFlags::CLOEXEC, Mode::empty());
+            opened.map_err(|errno| Error::Group { what: "open", path, errno })
+        };
+        self.joins().map(open).collect()
     }
 
     /// The cgroup that pid 1 is born in.
@@ -380,7 +398,7 @@ impl Command {
 
     /// Numbers of its processes, on the host; none when it is gone.
     pub(crate) fn pids(&self) -> Result<Vec<u32>, Error> {
-        match read(&self.path.join("cgroup.procs")) {
+        match read(&self.path.join(PROCESSES_FILE)) {
             Ok(text) => Ok(text.lines().filter_map(|line| line.parse().ok()).collect()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             Err(error) => Err(error.into()),

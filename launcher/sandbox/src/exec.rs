@@ -1,22 +1,26 @@
 //! Starting a command inside a sandbox, from outside.
 //!
-//! Nothing of ours waits inside: the command's process is made here, born in the sandbox's pid namespace and in a cgroup
-//! of its own, walks into the other namespaces, gives up what a tenant must not have, and becomes the program. Where the
-//! program is, is found by trying, inside; what cannot be started is an error, never a made-up exit status.
+//! Nothing of ours waits inside: the command's process is born in the sandbox's namespaces, gives up what a tenant must
+//! not have, and becomes the program ([`dsec_sys::starter`]). Where the program is, is found by trying, inside; what cannot
+//! be started is an error, never a made-up exit status. How long that takes is the tenant's doing as well (it may be out
+//! of CPU time, or stop what it sees), so a start is a value to wait for, and nothing else waits with it.
 
-use crate::cgroup;
-use crate::init::{self, Step};
+use crate::cgroup::{self, Groups};
+use crate::init;
 use crate::policy;
 use crate::process::{Process, Running};
+use crate::runtime::Shared;
 use crate::sandbox::Sandbox;
-use crate::spec::{Profile, is_variable};
+use crate::spec::{Id, Profile, is_variable};
 use crate::user::{self, Resolved, User};
-use dsec_sys::child::{self, Fd, Op, Options, Program, Strings};
-use dsec_sys::ns::ChildrenIn;
+use dsec_sys::process as pidfd;
+use dsec_sys::starter::{self, Request, Step, WorkingDirectory};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::ffi::CString;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
 
 /// A command to run.
 #[derive(Debug)]
@@ -78,11 +82,14 @@ pub enum Error {
     #[error("sandbox {id} is not running")]
     NotRunning {
         /// Which one.
-        id: crate::spec::Id,
+        id: Id,
     },
     /// The command's cgroup.
     #[error(transparent)]
     Cgroup(#[from] cgroup::Error),
+    /// Its descriptors.
+    #[error("cannot prepare a command's start")]
+    Prepare(#[source] std::io::Error),
     /// A step on the way failed.
     #[error("a command in the sandbox cannot {step}")]
     Step {
@@ -92,109 +99,201 @@ pub enum Error {
         #[source]
         errno: Errno,
     },
-    /// The kernel made no process.
+    /// It was killed, by the tenant or because its time was up, before it was its program.
+    #[error("a command was killed before its program began")]
+    Killed,
+    /// It could not be made.
     #[error("cannot start a process in the sandbox")]
-    Clone(#[source] child::Error),
+    Start(#[source] starter::Error),
 }
 
 /// Where programs are looked for if the environment does not say.
 const PATH_DEFAULT: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-pub(crate) fn start(sandbox: &Sandbox, spec: ExecSpec) -> Result<Process, Error> {
-    let name = spec.argv.first().filter(|name| !name.is_empty()).ok_or(Error::Empty)?.clone();
+pub(crate) fn start(sandbox: &Sandbox, spec: &ExecSpec) -> Result<Starting, Error> {
+    let program = spec.argv.first().filter(|name| !name.is_empty()).ok_or(Error::Empty)?.clone();
     let not_running = || Error::NotRunning { id: sandbox.state.id.clone() };
     let user = match &spec.user {
         None => Resolved::root(),
         Some(user) => user.resolve(&sandbox.root().map_err(|_| not_running())?)?,
     };
-    let program = program(sandbox, &spec, &name, &user)?;
+    let texts = Texts::new(sandbox, spec, &program, &user)?;
     let oom_kills_before = sandbox.groups.oom_kills()?;
     let command = sandbox.next_command()?;
-    let spawned = spawn(sandbox, &program, &command);
-    drop(program);
-    match spawned {
-        Ok(child) => {
-            let running = Running::new(sandbox.groups.clone(), child, oom_kills_before, command);
-            Ok(Process::new(sandbox.shared.clone(), sandbox.state.id.clone(), running))
-        }
-        Err(error) => {
-            sandbox.shared.children.linger(&sandbox.state.id, command);
-            Err(if sandbox.is_running() { named(error, name, &spec) } else { not_running() })
-        }
-    }
-}
-
-/// A failure before it is said in terms of what was asked for.
-enum Failure {
-    Early(Error),
-    Child(child::Error),
-}
-
-fn spawn(sandbox: &Sandbox, program: &Program<'_>, command: &cgroup::Command) -> Result<child::Child, Failure> {
-    let cgroup = command.open().map_err(|error| Failure::Early(error.into()))?;
-    let _children = ChildrenIn::enter(sandbox.pidfd.as_fd(), sandbox.shared.own_pid_ns.as_fd())
-        .map_err(|errno| Failure::Early(Error::Step { step: Step::Enter, errno }))?;
-    child::spawn(program, Options { namespaces: 0, cgroup: Some(cgroup.as_fd()) }).map_err(Failure::Child)
-}
-
-fn named(failure: Failure, program: String, spec: &ExecSpec) -> Error {
-    let (label, errno) = match failure {
-        Failure::Early(error) => return error,
-        Failure::Child(child::Error::Step { label, errno }) => (label, errno),
-        Failure::Child(error) => return Error::Clone(error),
+    let mut starting = Starting {
+        shared: sandbox.shared.clone(),
+        id: sandbox.state.id.clone(),
+        groups: sandbox.groups.clone(),
+        pid_1: sandbox.pidfd.try_clone().map_err(Error::Prepare)?,
+        oom_kills_before,
+        command: Some(command),
+        inner: None,
+        program,
+        cwd: spec.cwd.clone().unwrap_or_default(),
     };
-    match (Step::of(label), errno) {
-        (Step::Exec, Errno::NOENT | Errno::NOTDIR) => Error::NotFound { program },
-        (Step::Exec, errno) => Error::NotExecutable { program, errno },
-        (Step::WorkingDirectory, errno) => {
-            Error::WorkingDirectory { path: spec.cwd.clone().unwrap_or_default(), errno }
+    match starting.begin(sandbox, spec, texts, &user) {
+        Ok(inner) => starting.inner = Some(inner),
+        Err(error) => return Err(starting.failed(error)),
+    }
+    Ok(starting)
+}
+
+/// What a program is handed.
+struct Texts {
+    paths: Vec<CString>,
+    argv: Vec<CString>,
+    env: Vec<CString>,
+    cwd: WorkingDirectory,
+}
+
+impl Texts {
+    fn new(sandbox: &Sandbox, spec: &ExecSpec, name: &str, user: &Resolved) -> Result<Self, Error> {
+        let env = environment(&sandbox.state.env, &spec.env, user)?;
+        let path = env.get("PATH").map_or(PATH_DEFAULT, String::as_str);
+        let pairs = env.iter().map(|(name, value)| c_string("variable", &format!("{name}={value}")));
+        Ok(Self {
+            paths: candidates(name, path)?,
+            argv: spec.argv.iter().map(|text| c_string("argument", text)).collect::<Result<_, _>>()?,
+            env: pairs.collect::<Result<_, _>>()?,
+            cwd: match &spec.cwd {
+                Some(cwd) => WorkingDirectory::At(c_string("working directory", cwd)?),
+                None => WorkingDirectory::IfThere(c_string("home", &user.home)?),
+            },
+        })
+    }
+}
+
+/// A command on its way to its program.
+///
+/// Its descriptor ([`AsFd`]) is readable whenever [`Starting::poll`] may know more. How long it is waited for is the
+/// caller's to say: dropping it kills the command.
+#[derive(Debug)]
+pub struct Starting {
+    shared: Arc<Shared>,
+    id: Id,
+    groups: Groups,
+    pid_1: OwnedFd,
+    oom_kills_before: u64,
+    /// Until it is the process's.
+    command: Option<cgroup::Command>,
+    /// Until it is decided.
+    inner: Option<starter::Starting>,
+    program: String,
+    cwd: String,
+}
+
+impl Starting {
+    fn begin(
+        &self,
+        sandbox: &Sandbox,
+        spec: &ExecSpec,
+        texts: Texts,
+        user: &Resolved,
+    ) -> Result<starter::Starting, Error> {
+        let cgroup = match &self.command {
+            Some(command) => command.open()?,
+            None => return Err(Error::Killed),
+        };
+        let joins = self.groups.open_joins()?;
+        let profile = sandbox.state.profile;
+        let [stdin, stdout, stderr] = &spec.stdio;
+        let request = Request {
+            sandbox: self.pid_1.as_fd(),
+            namespaces: init::NAMESPACES | libc::CLONE_NEWCGROUP,
+            cgroup: cgroup.as_fd(),
+            joins: joins.iter().map(AsFd::as_fd).collect(),
+            stdio: [stdin.as_fd(), stdout.as_fd(), stderr.as_fd()],
+            limits: &self.shared.limits,
+            ignored_signals: self.shared.ignored_signals,
+            capabilities: policy::bounding_set(profile),
+            last_capability: self.shared.last_capability,
+            no_new_privileges: profile == Profile::Strict,
+            uid: user.uid,
+            gid: user.gid,
+            groups: &user.groups,
+            cwd: texts.cwd,
+            filter: &self.shared.filter,
+            paths: texts.paths,
+            argv: texts.argv,
+            env: texts.env,
+        };
+        self.shared.starter.start(&request).map_err(Error::Start)
+    }
+
+    /// The command once it runs its program; `None` while it is on its way. Never blocks.
+    ///
+    /// # Errors
+    /// [`Error`]; a program that is not there or may not be run is an error of its own. Nothing is left of the command.
+    pub fn poll(&mut self) -> Result<Option<Process>, Error> {
+        let polled = self.inner.as_mut().map_or(Ok(None), starter::Starting::poll);
+        self.decide(polled)
+    }
+
+    /// Waits for it; kills it when the time is up.
+    ///
+    /// # Errors
+    /// As [`Starting::poll`], and [`Error::Killed`] after the time.
+    pub fn wait(mut self, timeout: Duration) -> Result<Process, Error> {
+        let waited = self.inner.take().map_or(Err(starter::Error::Killed), |inner| inner.wait(timeout));
+        self.decide(waited.map(Some))?.ok_or(Error::Killed)
+    }
+
+    fn decide(
+        &mut self,
+        decided: Result<Option<dsec_sys::child::Child>, starter::Error>,
+    ) -> Result<Option<Process>, Error> {
+        let child = match decided {
+            Ok(None) => return Ok(None),
+            Ok(Some(child)) => child,
+            Err(error) => return Err(self.failed(Error::Start(error))),
+        };
+        self.inner = None;
+        let Some(command) = self.command.take() else { return Err(Error::Killed) };
+        let running = Running::new(self.groups.clone(), child, self.oom_kills_before, command);
+        Ok(Some(Process::new(self.shared.clone(), self.id.clone(), running)))
+    }
+
+    /// A failure in terms of what was asked for. Whatever the cause, in a sandbox that does not run it is that.
+    fn failed(&mut self, error: Error) -> Error {
+        self.clean_up();
+        if pidfd::wait_ended(&self.pid_1, 0).unwrap_or(true) {
+            return Error::NotRunning { id: self.id.clone() };
         }
-        (step, errno) => Error::Step { step, errno },
+        let (step, errno) = match error {
+            Error::Start(starter::Error::Step { step, errno }) => (step, errno),
+            Error::Start(starter::Error::Killed) => return Error::Killed,
+            other => return other,
+        };
+        let program = self.program.clone();
+        match (step, errno) {
+            (Step::Exec, Errno::NOENT | Errno::NOTDIR) => Error::NotFound { program },
+            (Step::Exec, errno) => Error::NotExecutable { program, errno },
+            (Step::WorkingDirectory, errno) => Error::WorkingDirectory { path: self.cwd.clone(), errno },
+            (step, errno) => Error::Step { step, errno },
+        }
+    }
+
+    fn clean_up(&mut self) {
+        let undecided = self.inner.take().is_some();
+        if let Some(command) = self.command.take() {
+            // It may have been its program for a moment, and have started others.
+            if undecided && let Err(error) = command.kill() {
+                tracing::warn!(sandbox = %self.id, %error, "a command that nobody waits for cannot be killed");
+            }
+            self.shared.children.linger(&self.id, command);
+        }
     }
 }
 
-fn program<'a>(sandbox: &'a Sandbox, spec: &'a ExecSpec, name: &str, user: &Resolved) -> Result<Program<'a>, Error> {
-    let env = environment(&sandbox.state.env, &spec.env, user)?;
-    let path = env.get("PATH").map_or(PATH_DEFAULT, String::as_str);
-    let paths = candidates(name, path)?;
-    let argv = spec.argv.iter().map(|text| c_string("argument", text)).collect::<Result<_, _>>()?;
-    let pairs = env.iter().map(|(name, value)| c_string("variable", &format!("{name}={value}")));
-    let env = Strings::new(pairs.collect::<Result<_, _>>()?);
-    let mut program = Program::new();
-    init::join(&mut program, &sandbox.groups);
-    if sandbox.shared.oom_adjusted {
-        program.push(Step::Rlimits, Op::Write { path: c"/proc/self/oom_score_adj".into(), bytes: b"0" });
+impl AsFd for Starting {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.as_ref().map_or(self.pid_1.as_fd(), AsFd::as_fd)
     }
-    let namespaces = init::NAMESPACES | libc::CLONE_NEWCGROUP;
-    let inside = namespaces & !libc::CLONE_NEWPID;
-    program.push(Step::Enter, Op::Enter { fd: Fd::Of(sandbox.pidfd.as_fd()), flags: inside });
-    let [stdin, stdout, stderr] = &spec.stdio;
-    program.push(Step::Stdio, Op::Stdio([stdin.as_fd(), stdout.as_fd(), stderr.as_fd()]));
-    program.push(Step::Stdio, Op::CloseOnExecFrom(3));
-    for limit in &sandbox.shared.limits {
-        program.push(Step::Rlimits, Op::Limit(*limit));
-    }
-    privileges(&mut program, sandbox, user);
-    match &spec.cwd {
-        Some(cwd) => program.push(Step::WorkingDirectory, Op::Chdir(c_string("working directory", cwd)?)),
-        None => program.push(Step::WorkingDirectory, Op::ChdirIfThere(c_string("home", &user.home)?)),
-    }
-    program.push(Step::Seccomp, Op::Seccomp(&sandbox.shared.filter));
-    program.push(Step::Exec, Op::Exec { paths, argv: Strings::new(argv), env });
-    Ok(program)
 }
 
-fn privileges(program: &mut Program<'_>, sandbox: &Sandbox, user: &Resolved) {
-    let profile = sandbox.state.profile;
-    let mut push = |step, op| program.push(step, op);
-    push(Step::Privileges, Op::NewSession);
-    push(Step::Privileges, Op::Umask(0o022));
-    push(Step::Privileges, Op::DefaultSignals { ignored: sandbox.shared.ignored_signals });
-    let keep = policy::bounding_set(profile);
-    push(Step::Privileges, Op::Bounding { keep, last: sandbox.shared.last_capability });
-    push(Step::User, Op::Ids { uid: user.uid, gid: user.gid, groups: user.groups.clone() });
-    if profile == Profile::Strict {
-        push(Step::Privileges, Op::NoNewPrivileges);
+impl Drop for Starting {
+    fn drop(&mut self) {
+        self.clean_up();
     }
 }
 

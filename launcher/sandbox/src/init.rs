@@ -103,18 +103,6 @@ steps! {
     Pivot => "leave the host's mounts",
     /// Privileges, signals, session.
     Privileges => "give up privileges",
-    /// The namespaces of a sandbox.
-    Enter => "enter the sandbox's namespaces",
-    /// Descriptors 0 to 2.
-    Stdio => "set up standard input and output",
-    /// Resource limits.
-    Rlimits => "set resource limits",
-    /// User and groups.
-    User => "become the user",
-    /// The working directory.
-    WorkingDirectory => "change to the working directory",
-    /// The seccomp filter.
-    Seccomp => "install the seccomp filter",
     /// The program.
     Exec => "run the program",
 }
@@ -181,7 +169,7 @@ fn give_up_privileges(program: &mut Program<'_>, ignored_signals: u64) {
 }
 
 /// Joins the cgroups of version 1, by the host's paths: before anything else.
-pub(crate) fn join(program: &mut Program<'_>, groups: &Groups) {
+fn join(program: &mut Program<'_>, groups: &Groups) {
     for file in groups.joins() {
         program.push(Step::JoinCgroups, Op::Write { path: path(&file), bytes: b"0" });
     }

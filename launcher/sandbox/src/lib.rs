@@ -41,7 +41,7 @@ mod user;
 
 pub use cgroup::Error as CgroupError;
 pub use directory::Error as DirectoryError;
-pub use exec::{Error as ExecError, ExecSpec};
+pub use exec::{Error as ExecError, ExecSpec, Starting};
 pub use files::{Entries, Entry, Error as FilesError};
 pub use init::Step;
 pub use networks::Error as NetworkError;

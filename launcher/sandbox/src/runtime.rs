@@ -18,8 +18,8 @@ use dsec_sys::limits::Limit;
 use dsec_sys::ns::NetworkIn;
 use dsec_sys::reaper::Reaper;
 use dsec_sys::seccomp::Filter;
+use dsec_sys::starter::{self, Starter};
 use rustix::io::Errno;
-use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -61,6 +61,9 @@ pub enum Error {
         #[source]
         errno: Errno,
     },
+    /// Commands could not be started.
+    #[error(transparent)]
+    Starter(#[from] starter::Error),
     /// The seccomp filter could not be built.
     #[error(transparent)]
     Filter(#[from] policy::Error),
@@ -137,13 +140,10 @@ pub(crate) struct Shared {
     pub(crate) children: Children,
     pub(crate) reaper: Reaper,
     pub(crate) filter: Filter,
-    pub(crate) own_pid_ns: File,
+    pub(crate) starter: Starter,
     pub(crate) last_capability: u8,
     /// Resource limits of every command.
     pub(crate) limits: Vec<Limit>,
-    /// Whether this process is shielded from (or offered to) the kernel's choice of whom to kill for want of memory, which
-    /// commands must not inherit.
-    pub(crate) oom_adjusted: bool,
     /// Paths of `/proc` to cover, of those that this kernel has.
     pub(crate) masks: Vec<Mask>,
     /// Signals that this process ignores (bit n - 1 for signal n), which commands must not inherit. Handlers are not
@@ -164,8 +164,12 @@ impl Runtime {
             return Err(Error::SuidDumpable);
         }
         let last: u8 = fs_err::read_to_string("/proc/sys/kernel/cap_last_cap")?.trim().parse().unwrap_or(63);
+        let layout = Layout::probe(&config.cgroup_parent)?;
+        // Before the others: it keeps a copy of what this process's memory is now.
+        let starter = Starter::new(starter::Config { joins: layout.parent_joins() })?;
         let shared = Shared {
-            layout: Layout::probe(&config.cgroup_parent)?,
+            layout,
+            starter,
             template: Template::new()?,
             systems: Systems::new()
                 .map_err(|errno| Error::Process { what: "mount the tmpfs of system layers", errno })?,
@@ -174,13 +178,11 @@ impl Runtime {
             children: Children::default(),
             reaper: Reaper::new().map_err(|errno| Error::Process { what: "write the reaper into a memfd", errno })?,
             filter: policy::build()?,
-            own_pid_ns: dsec_sys::ns::own_pid_ns()?,
             last_capability: last,
             masks: MASKS.iter().filter(|mask| Path::new("/proc").join(mask.path).exists()).copied().collect(),
             ignored_signals: ignored_signals()?,
             limits: policy::rlimits()
                 .map_err(|errno| Error::Process { what: "read this process's resource limits", errno })?,
-            oom_adjusted: fs_err::read_to_string("/proc/self/oom_score_adj")?.trim() != "0",
         };
         Ok(Self { shared: Arc::new(shared) })
     }

@@ -2,7 +2,6 @@
 
 use crate::cgroup::{self, Groups};
 use crate::exec;
-use crate::process::Process;
 use crate::remove;
 use crate::runtime::{Error, Shared};
 use crate::spec::{Id, Limits, Profile, Spec, SpecError, is_variable};
@@ -145,13 +144,13 @@ impl Sandbox {
         !pidfd::wait_ended(&self.pidfd, 0).unwrap_or(true)
     }
 
-    /// Starts a command inside.
+    /// Begins to start a command inside; does not wait for anything that the sandbox does.
     ///
     /// # Errors
-    /// [`exec::Error`]; a program that is not there or may not be run is an error of its own.
-    pub fn exec(&self, spec: exec::ExecSpec) -> Result<Process, exec::Error> {
+    /// [`exec::Error`].
+    pub fn exec(&self, spec: exec::ExecSpec) -> Result<exec::Starting, exec::Error> {
         self.shared.children.settle(&self.state.id);
-        exec::start(self, spec)
+        exec::start(self, &spec)
     }
 
     /// The cgroup of the next command.

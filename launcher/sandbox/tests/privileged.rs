@@ -11,5 +11,6 @@ mod privileged {
     mod life;
     mod limits;
     mod overlay;
+    mod starts;
     mod syscalls;
 }

@@ -7,11 +7,11 @@
 //!
 //! Errors travel back as data: the label of the call that failed, and the kernel's errno. They lie in the shared memory,
 //! which both sides have anyway, so no pipe is needed; the parent learns that the child has left (for its program or for
-//! good) from the kernel's own wake-up (`CLONE_CHILD_CLEARTID`, or `CLONE_VFORK`).
+//! good) from the kernel's own wake-up (`CLONE_CHILD_CLEARTID`).
 //!
 //! Invariants: the parent's function does not return, nor unwind, while the child runs in its memory; all signals are
-//! blocked in the child until the program unblocks them, so that no handler of the parent runs there; the process must be
-//! undumpable ([`crate::creds::set_undumpable`]) before a child enters a namespace of someone untrusted.
+//! blocked in the child until the program unblocks them, so that no handler of the parent runs there. No child of this kind
+//! enters a place where something untrusted runs already: that is what [`crate::starter`] is for.
 
 mod program;
 mod run;
@@ -19,7 +19,7 @@ mod run;
 pub use program::{Fd, Label, Op, Program, SLOTS, Slot, Strings};
 
 use crate::process;
-use crate::raw::{self, CloneArgs, call};
+use crate::raw::{self, CLONE_CLEAR_SIGHAND, CLONE_INTO_CGROUP, CloneArgs, SignalsBlocked, call};
 use rustix::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
 use std::mem::MaybeUninit;
@@ -132,26 +132,17 @@ fn top(stack: &mut [MaybeUninit<u128>]) -> (u64, u64) {
     (stack.as_mut_ptr() as u64, size_of_val(stack) as u64)
 }
 
-const CLONE_CLEAR_SIGHAND: u64 = 0x1_0000_0000;
-const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
-
-/// Makes the child; the parent side of what both ways of starting have in common.
+/// Makes the child, which shares this process's memory and descriptor table.
 ///
 /// # Safety
-/// `shared` and `stack` must stay where they are until `shared.present` is 0 (or, with `CLONE_VFORK`, until this
-/// returns).
-unsafe fn clone(
-    shared: &Shared<'_>,
-    stack: &mut [MaybeUninit<u128>],
-    options: Options<'_>,
-    extra_flags: i32,
-) -> Result<Child, Error> {
+/// `shared` and `stack` must stay where they are until `shared.present` is 0.
+unsafe fn clone(shared: &Shared<'_>, stack: &mut [MaybeUninit<u128>], options: Options<'_>) -> Result<Child, Error> {
     let mut pidfd: i32 = -1;
     let (stack, stack_bytes) = top(stack);
     let args = CloneArgs {
         flags: options.namespaces
             | u64::from(
-                (libc::CLONE_VM | libc::CLONE_PIDFD | libc::CLONE_CHILD_CLEARTID | extra_flags).cast_unsigned(),
+                (libc::CLONE_VM | libc::CLONE_FILES | libc::CLONE_PIDFD | libc::CLONE_CHILD_CLEARTID).cast_unsigned(),
             )
             | CLONE_CLEAR_SIGHAND
             | if options.cgroup.is_some() { CLONE_INTO_CGROUP } else { 0 },
@@ -171,24 +162,6 @@ unsafe fn clone(
     // SAFETY: the kernel has just made this descriptor for us.
     let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
     Ok(Child { pid: u32::try_from(pid).expect("a pid fits 32 bits"), pidfd })
-}
-
-/// Makes a child, lets it walk through `program`, and returns when it runs what the program ends with. The calling thread
-/// sleeps meanwhile. The child has its own copy of the descriptor table.
-///
-/// # Errors
-/// [`Error`]; the child is gone then, and waited for.
-pub fn spawn(program: &Program<'_>, options: Options<'_>) -> Result<Child, Error> {
-    let shared = Shared::new(program);
-    let mut stack = stack();
-    // SAFETY: with CLONE_VFORK the kernel resumes this thread only after the child has left this memory.
-    let child = unsafe { clone(&shared, &mut stack, options, libc::CLONE_VFORK)? };
-    conclude(&shared, child)
-}
-
-fn conclude(shared: &Shared<'_>, child: Child) -> Result<Child, Error> {
-    shared.outcome().map(|()| child.pidfd.as_raw_fd()).inspect_err(|_| reap(&child))?;
-    Ok(child)
 }
 
 /// Takes the status of a child that failed, so that no zombie stays. It may be gone already if this process ignores
@@ -253,7 +226,7 @@ pub fn stage<'a, T, E: From<Error>>(
     let shared = Shared::new(program);
     let mut stack = stack();
     // SAFETY: `Presence` waits, on every way out of this function, until the child has left this memory.
-    let child = unsafe { clone(&shared, &mut stack, options, libc::CLONE_FILES)? };
+    let child = unsafe { clone(&shared, &mut stack, options)? };
     let staged = Staged { shared: &shared, child: &child, provided: std::cell::RefCell::default() };
     let presence = Presence { shared: &shared, child: &child };
     let answer = parent(&staged);
@@ -327,29 +300,4 @@ fn futex_wait(word: &AtomicU32, value: u32) {
 fn futex_wake(word: &AtomicU32) {
     // SAFETY: the kernel only uses the address as a key.
     let _ = unsafe { call!(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
-}
-
-/// Blocks every signal of the calling thread; dropping it puts the mask back.
-struct SignalsBlocked {
-    before: u64,
-}
-
-impl SignalsBlocked {
-    fn new() -> Self {
-        let all = u64::MAX;
-        let mut before = 0u64;
-        // SAFETY: two masks of eight bytes, as the last argument says. It cannot fail with valid arguments.
-        let _ = unsafe {
-            call!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut before, size_of::<u64>())
-        };
-        Self { before }
-    }
-}
-
-impl Drop for SignalsBlocked {
-    fn drop(&mut self) {
-        // SAFETY: as above.
-        let _ =
-            unsafe { call!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const self.before, 0, size_of::<u64>()) };
-    }
 }

@@ -10,7 +10,8 @@
 //! - [`seccomp`]: filters as bytes;
 //! - [`creds`]: file system ids of one thread, dumpability;
 //! - [`node`]: what the kernel says about its security modules;
-//! - [`ns`]: the pid and network namespaces that the next child is born in;
+//! - [`ns`]: the network namespace that the next child is born in;
+//! - [`starter`]: the process that starts commands in sandboxes;
 //! - [`mapped`]: read-only maps of files;
 //! - [`scm`]: descriptors over a Unix socket;
 //! - [`limits`]: resource limits.
@@ -29,5 +30,7 @@ mod raw;
 pub mod reaper;
 pub mod scm;
 pub mod seccomp;
+pub mod starter;
+mod steps;
 
 pub use rustix::io::{Errno, Result};

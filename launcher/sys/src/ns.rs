@@ -1,8 +1,7 @@
-//! The namespaces that this thread's next child is born in.
+//! The network namespace that this thread's next child is born in.
 //!
 //! A network namespace is a thread's own and inherited, so the calling thread steps into one that was made before, clones,
-//! and steps back. A process cannot change its own pid namespace, only that of its children; so to start a command inside
-//! a sandbox the calling thread points "namespace for children" at the sandbox's, clones, and points it back.
+//! and steps back.
 
 use crate::raw::call;
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -10,42 +9,6 @@ use rustix::io::Result;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-
-/// While this value lives, children of the calling thread are born in another pid namespace. Dropping it goes back.
-#[derive(Debug)]
-pub struct ChildrenIn<'a> {
-    own: BorrowedFd<'a>,
-    // A thread's namespaces are its own: the guard must not travel.
-    _not_send: std::marker::PhantomData<*const ()>,
-}
-
-impl<'a> ChildrenIn<'a> {
-    /// Children are born in the pid namespace of the process behind `pidfd`; `own` is this process's own pid namespace
-    /// (from [`own_pid_ns`]), to go back to.
-    ///
-    /// # Errors
-    /// ESRCH when that process has ended, EPERM without CAP_SYS_ADMIN over its user namespace.
-    pub fn enter(pidfd: BorrowedFd<'_>, own: BorrowedFd<'a>) -> Result<Self> {
-        set_children_ns(pidfd)?;
-        Ok(Self { own, _not_send: std::marker::PhantomData })
-    }
-}
-
-impl Drop for ChildrenIn<'_> {
-    fn drop(&mut self) {
-        // Going back to an ancestor that this process lives in needs nothing that it did not have when it left.
-        set_children_ns(self.own).expect("a thread can always return to its own pid namespace");
-    }
-}
-
-/// This process's own pid namespace.
-///
-/// # Errors
-/// When `/proc` is missing.
-pub fn own_pid_ns() -> std::io::Result<File> {
-    #[expect(clippy::disallowed_methods, reason = "the path is in the message of no one but the caller")]
-    File::open("/proc/self/ns/pid")
-}
 
 /// While this value lives, the calling thread is in another network namespace, and so are children that it makes. Dropping
 /// it goes back.
@@ -110,10 +73,6 @@ fn loopback_up() -> Result<()> {
     request.flags = (libc::IFF_UP | libc::IFF_RUNNING) as i16;
     // SAFETY: the structure is as long as the kernel reads (40 bytes).
     unsafe { call!(libc::SYS_ioctl, socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request) }.map(|_| ())
-}
-
-fn set_children_ns(fd: BorrowedFd<'_>) -> Result<()> {
-    setns(fd, libc::CLONE_NEWPID)
 }
 
 fn setns(fd: BorrowedFd<'_>, kind: i32) -> Result<()> {

@@ -149,3 +149,31 @@ pub(crate) unsafe fn clone3(
     }
     answer
 }
+
+pub(crate) const CLONE_CLEAR_SIGHAND: u64 = 0x1_0000_0000;
+pub(crate) const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+/// Blocks every signal of the calling thread; dropping it puts the mask back.
+pub(crate) struct SignalsBlocked {
+    before: u64,
+}
+
+impl SignalsBlocked {
+    pub(crate) fn new() -> Self {
+        let all = u64::MAX;
+        let mut before = 0u64;
+        // SAFETY: two masks of eight bytes, as the last argument says. It cannot fail with valid arguments.
+        let _ = unsafe {
+            call!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const all, &raw mut before, size_of::<u64>())
+        };
+        Self { before }
+    }
+}
+
+impl Drop for SignalsBlocked {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        let _ =
+            unsafe { call!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const self.before, 0, size_of::<u64>()) };
+    }
+}

@@ -1,6 +1,6 @@
 //! Seccomp filters as bytes: classic BPF instructions, laid out as the kernel reads them.
 //!
-//! Building one is safe and done once; installing happens in a child, by [`crate::child`].
+//! Building one is safe and done once; installing happens in the process it is for, by [`crate::starter`].
 
 /// One instruction of classic BPF (`struct sock_filter`).
 #[repr(C)]
@@ -51,13 +51,5 @@ impl Filter {
     #[must_use]
     pub fn instructions(&self) -> &[Instruction] {
         &self.instructions
-    }
-
-    /// What the kernel wants to be handed; valid as long as the filter.
-    pub(crate) fn program(&self) -> libc::sock_fprog {
-        libc::sock_fprog {
-            len: u16::try_from(self.instructions.len()).expect("checked when made: at most 4096"),
-            filter: self.instructions.as_ptr().cast_mut().cast(),
-        }
     }
 }

@@ -12,7 +12,8 @@ use super::support::{Node, eventually, http, http_json, image, runtime};
 fn privileged_a_hold_stops_everything_and_lets_go_with_its_connection() {
     let node = Node::start();
     let id = node.create();
-    node.ok(&["exec", &id, "sh", "-c", "(while :; do date +%s%N > /srv/now; sleep 0.01; done) > /dev/null 2>&1 &"]);
+    let write = "(while :; do date +%s%N > /srv/now; sleep 0.01; done) > /dev/null 2>&1 &";
+    node.ok(&["exec", &id, "sh", "-c", &format!("{write} until [ -s /srv/now ]; do sleep 0.01; done")]);
     runtime().block_on(async {
         let path = format!("/v1/sandboxes/{id}/hold");
         let answer = http(&node.socket(), Method::POST, &path, Vec::new()).await;

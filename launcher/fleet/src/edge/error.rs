@@ -192,6 +192,23 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// A start cannot be waited for.
+    #[error("the start of a command in sandbox {id} cannot be watched")]
+    WatchStart {
+        /// The sandbox.
+        id: String,
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The sandbox has not let a command begin.
+    #[error("a command in sandbox {id} had not begun after {after_ms} ms, and was killed")]
+    StartTooLong {
+        /// The sandbox.
+        id: String,
+        /// How long it was waited for.
+        after_ms: u128,
+    },
     /// A task of the edge ended before its time.
     #[error("a task of the edge was lost")]
     Lost,
@@ -219,6 +236,8 @@ impl Error {
             }
             Self::HeldTooLong { .. }
             | Self::NotUp { .. }
+            | Self::StartTooLong { .. }
+            | Self::WatchStart { .. }
             | Self::Commands { .. }
             | Self::Stopping
             | Self::Descriptors { .. }

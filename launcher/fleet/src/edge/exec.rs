@@ -284,7 +284,7 @@ impl Watched {
 }
 
 #[expect(deprecated, reason = "deprecated for what is no owner of its descriptor; an OwnedFd is one")]
-fn watch_fd(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
+pub(super) fn watch_fd(fd: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(fd, Interest::READABLE)
 }
 

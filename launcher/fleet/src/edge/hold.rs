@@ -48,7 +48,7 @@ impl Edge {
 
     async fn freeze(&self, entry: &Arc<Entry>, live: &Arc<Live>) -> Result<OwnedRwLockWriteGuard<()>, Error> {
         let waited_ms = self.config.held_wait.as_millis();
-        // Uploads and starts of commands that have begun are let through to their ends.
+        // Uploads that have begun are let through to their ends; a command on its way to its program is frozen on it.
         let gate = tokio::time::timeout(self.config.held_wait, Arc::clone(&entry.gate).write_owned())
             .await
             .map_err(|_| Error::HeldTooLong { id: entry.id().to_string(), waited_ms })?;

@@ -1,14 +1,10 @@
 //! The life of a sandbox: reserve, start commands, remove. How it is made is in `make`.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use dsec_format::image::Config as ImageConfig;
-use dsec_format::protocol::edge::{CreateRequest, ExecRequest, Reason};
-use dsec_sandbox::{ExecError, ExecSpec, Id, Limits, UserError};
-use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
-use rustix::pipe::{PipeFlags, pipe_with};
+use dsec_format::protocol::edge::{CreateRequest, ExecRequest};
+use dsec_sandbox::{Id, Limits, Starting};
 use tokio::sync::OwnedRwLockReadGuard;
 
 use super::entry::{COMMANDS_MAX, Entry, Live};
@@ -16,6 +12,7 @@ use super::error::Error;
 use super::exec::{Exec, Pipes, Place};
 use super::journal::Step;
 use super::spares::Spare;
+use super::start::{Command, Start, decided};
 use super::stream::Readers;
 use super::{Edge, LowPriority, blocking, now_ms};
 
@@ -136,12 +133,13 @@ impl Edge {
         let command = Command::new(&live, request)?;
         let place = self.place(entry)?;
         let gate = self.pass_gate(entry).await?;
-        let _starting = self.spares.starting();
+        let in_flight = self.spares.starting();
         let (exec, readers) = self.new_exec(entry, attach);
         let started = blocking(&self.starting, move || command.start(&live)).await;
-        drop(gate);
+        // From here on its cgroup holds it: whoever freezes the sandbox freezes it too. How long it takes is its own affair.
+        drop((gate, in_flight));
         let started = started.unwrap_or_else(|error| Err(Start::Failed(error)));
-        self.begun(entry, &exec, started, timeout_ms, place)?;
+        self.begun(entry, &exec, started, timeout_ms, place).await?;
         Ok((exec, readers))
     }
 
@@ -154,16 +152,16 @@ impl Edge {
         let timeout_ms = request.timeout_ms;
         let place = self.place(entry)?;
         let gate = self.pass_gate(entry).await?;
-        let _starting = self.spares.starting();
+        let in_flight = self.spares.starting();
         let start = |live: &Live| Ok::<_, Error>(Command::new(live, request)?.start(live));
         let Some(started) = self.make(entry, start).await else {
             entry.wait_made().await?;
             return Err(Error::Leaving { id: entry.id().to_string() });
         };
-        drop(gate);
+        drop((gate, in_flight));
         let (exec, readers) = self.new_exec(entry, true);
         let readers = readers.unwrap_or_else(|| exec.readers(0, 0));
-        self.begun(entry, &exec, started?, timeout_ms, place)?;
+        self.begun(entry, &exec, started?, timeout_ms, place).await?;
         Ok((exec, readers))
     }
 
@@ -174,17 +172,22 @@ impl Edge {
         (exec, readers)
     }
 
-    /// What follows a start.
-    fn begun(
+    /// What follows a start: the command becomes its program, or does not.
+    async fn begun(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
         exec: &Arc<Exec>,
-        started: Result<(dsec_sandbox::Process, Pipes), Start>,
+        started: Result<(Starting, Pipes), Start>,
         timeout_ms: Option<u64>,
         place: Place,
     ) -> Result<(), Error> {
-        match started {
-            Ok((process, pipes)) => self.watch(entry, exec, process, pipes, timeout_ms, place),
+        let deadline = timeout_ms.map(|timeout_ms| Instant::now() + Duration::from_millis(timeout_ms));
+        let decided = match started {
+            Ok((starting, pipes)) => decided(entry, starting, deadline).await.map(|process| (process, pipes)),
+            Err(failed) => Err(failed),
+        };
+        match decided {
+            Ok((process, pipes)) => self.watch(entry, exec, process, pipes, deadline, place),
             Err(Start::Ended(reason)) => {
                 exec.not_started(reason);
                 self.exec_ended(entry, exec);
@@ -222,10 +225,10 @@ impl Edge {
         exec: &Arc<Exec>,
         process: dsec_sandbox::Process,
         pipes: Pipes,
-        timeout_ms: Option<u64>,
+        deadline: Option<Instant>,
         place: Place,
     ) -> Result<(), Error> {
-        let timeout = timeout_ms.map(Duration::from_millis);
+        let timeout = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let ended = exec.supervise(process, pipes, timeout, self.config.drain, place)?;
         let (edge, entry, exec) = (Arc::clone(self), Arc::clone(entry), Arc::clone(exec));
         tokio::spawn(async move {
@@ -252,107 +255,6 @@ impl Edge {
     }
 }
 
-/// Why a command was not started.
-enum Start {
-    /// An outcome: its own fault or the image's, or that the image cannot be read.
-    Ended(Reason),
-    /// The platform's fault, as an error.
-    Failed(Error),
-}
-
-/// A command with everything that starting it needs.
-struct Command {
-    argv: Vec<String>,
-    env: Vec<(String, String)>,
-    cwd: Option<String>,
-    user: Option<String>,
-    stdin: bool,
-}
-
-impl Command {
-    fn new(live: &Live, request: ExecRequest) -> Result<Self, Error> {
-        let config = &live.standing.config;
-        let argv = if request.argv.is_empty() { command_of(config) } else { request.argv };
-        if argv.is_empty() {
-            return Err(Error::NoCommand { image: live.standing.image.to_string() });
-        }
-        let or_image = |own: Option<String>, image: &str| own.or_else(|| (!image.is_empty()).then(|| image.to_owned()));
-        Ok(Self {
-            argv,
-            env: pairs(&request.env)?,
-            cwd: or_image(request.working_dir, &config.working_dir),
-            user: or_image(request.user, &config.user),
-            stdin: request.stdin,
-        })
-    }
-
-    /// Starts it. Blocks.
-    fn start(self, live: &Live) -> Result<(dsec_sandbox::Process, Pipes), Start> {
-        let failed = |what| move |errno: Errno| Start::Failed(Error::Descriptors { what, errno });
-        let (stdin, stdin_ours) = if self.stdin {
-            let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).map_err(failed("make a pipe"))?;
-            (reader, Some(writer))
-        } else {
-            (
-                rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-                    .map_err(failed("open /dev/null"))?,
-                None,
-            )
-        };
-        let (stdout_ours, stdout) = pipe_with(PipeFlags::CLOEXEC).map_err(failed("make a pipe"))?;
-        let (stderr_ours, stderr) = pipe_with(PipeFlags::CLOEXEC).map_err(failed("make a pipe"))?;
-        let user =
-            self.user.map(|user| user.parse()).transpose().map_err(|error: UserError| refused(&error, Errno::INVAL))?;
-        let spec = ExecSpec { argv: self.argv, env: self.env, cwd: self.cwd, user, stdio: [stdin, stdout, stderr] };
-        let process = live.sandbox.exec(spec).map_err(|error| sort(live.standing.handle.id.as_str(), error))?;
-        Ok((process, Pipes { stdin: stdin_ours, stdout: stdout_ours, stderr: stderr_ours }))
-    }
-}
-
-fn refused(error: &(dyn std::error::Error + 'static), errno: Errno) -> Start {
-    let (errno, message) = (errno.raw_os_error(), super::chain(error));
-    Start::Ended(Reason::NotStarted { errno, no_program: false, message })
-}
-
-/// Whose fault it is that a command was not started.
-fn sort(id: &str, error: ExecError) -> Start {
-    // A dead or cut-off dsec-mountd; a program on a sound image gives neither.
-    if about(&error, &[Errno::IO, Errno::NOTCONN]).is_some() {
-        let message = format!("{}: the files of its image cannot be read, is dsec-mountd gone?", super::chain(&error));
-        return Start::Ended(Reason::InfraLost { message });
-    }
-    match &error {
-        ExecError::NotFound { .. } => {
-            let (errno, message) = (Errno::NOENT.raw_os_error(), super::chain(&error));
-            Start::Ended(Reason::NotStarted { errno, no_program: true, message })
-        }
-        ExecError::NotExecutable { errno, .. } | ExecError::WorkingDirectory { errno, .. } => refused(&error, *errno),
-        ExecError::User(_) | ExecError::Empty | ExecError::Text { .. } => refused(&error, Errno::INVAL),
-        // The tenant's own limit of processes or memory is in the way.
-        ExecError::Step { .. } | ExecError::Clone(_) if lacks(&error).is_some() => {
-            refused(&error, lacks(&error).unwrap_or(Errno::AGAIN))
-        }
-        ExecError::NotRunning { .. } | ExecError::Cgroup(_) | ExecError::Step { .. } | ExecError::Clone(_) => {
-            Start::Failed(Error::Sandbox { id: id.to_owned(), verb: "given a command", source: error.into() })
-        }
-    }
-}
-
-/// EAGAIN or ENOMEM, if that is what an error is about.
-fn lacks(error: &(dyn std::error::Error + 'static)) -> Option<Errno> {
-    about(error, &[Errno::AGAIN, Errno::NOMEM])
-}
-
-/// One of these answers of the kernel, if that is what an error is about.
-fn about(error: &(dyn std::error::Error + 'static), answers: &[Errno]) -> Option<Errno> {
-    let own = error.downcast_ref::<Errno>().filter(|errno| answers.contains(errno));
-    own.copied().or_else(|| error.source().and_then(|source| about(source, answers)))
-}
-
-fn command_of(config: &ImageConfig) -> Vec<String> {
-    config.entrypoint.iter().chain(&config.cmd).cloned().collect()
-}
-
 /// `KEY=VALUE` entries, taken apart.
 pub(super) fn pairs(entries: &[String]) -> Result<Vec<(String, String)>, Error> {
     let split = |entry: &String| match entry.split_once('=') {
@@ -360,47 +262,4 @@ pub(super) fn pairs(entries: &[String]) -> Result<Vec<(String, String)>, Error> 
         _ => Err(Error::Variable { entry: entry.clone() }),
     };
     entries.iter().map(split).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn reason(error: ExecError) -> Reason {
-        match sort("s-1", error) {
-            Start::Ended(reason) => reason,
-            Start::Failed(error) => panic!("{error}"),
-        }
-    }
-
-    #[test]
-    fn an_image_that_cannot_be_read_is_the_platforms_failure() {
-        let program = || "sh".to_owned();
-        for errno in [Errno::IO, Errno::NOTCONN] {
-            let errors = [
-                ExecError::NotExecutable { program: program(), errno },
-                ExecError::WorkingDirectory { path: "/srv".into(), errno },
-                ExecError::User(UserError::File(dsec_sandbox::FilesError::Refused {
-                    what: "read",
-                    path: "/etc/passwd".into(),
-                    errno,
-                })),
-            ];
-            for error in errors {
-                let reason = reason(error);
-                let Reason::InfraLost { message } = &reason else { panic!("{reason:?}") };
-                assert!(message.contains("in the sandbox") && message.contains("dsec-mountd"), "{message}");
-            }
-        }
-    }
-
-    #[test]
-    fn what_is_not_there_is_a_program_or_something_else() {
-        let no_program = |error| match reason(error) {
-            Reason::NotStarted { errno: 2, no_program, .. } => no_program,
-            reason => panic!("{reason:?}"),
-        };
-        assert!(no_program(ExecError::NotFound { program: "x".into() }));
-        assert!(!no_program(ExecError::WorkingDirectory { path: "/x".into(), errno: Errno::NOENT }));
-    }
 }

@@ -155,6 +155,9 @@ pub(super) fn spec_of(argv: &[&str], stdio: [OwnedFd; 3]) -> ExecSpec {
     ExecSpec { argv, env: Vec::new(), cwd: None, user: None, stdio }
 }
 
+/// How long a start may take here.
+pub(super) const START_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(20);
+
 /// Starts a command with its output in two pipes.
 pub(super) fn start(
     sandbox: &Sandbox,
@@ -166,7 +169,7 @@ pub(super) fn start(
     let stdin = fs_err::File::open("/dev/null").unwrap().into_parts().0;
     let mut spec = spec_of(argv, [stdin.into(), stdout_writer.into(), stderr_writer.into()]);
     change(&mut spec);
-    Ok((sandbox.exec(spec)?, stdout, stderr))
+    Ok((sandbox.exec(spec)?.wait(START_TIMEOUT)?, stdout, stderr))
 }
 
 pub(super) fn run_with(sandbox: &Sandbox, argv: &[&str], change: impl FnOnce(&mut ExecSpec)) -> Captured {

@@ -2,8 +2,6 @@
 //!
 //! Building one allocates; walking through it does not. Descriptors are borrowed, so none can be closed under the child.
 
-use crate::limits::Limit;
-use crate::seccomp::Filter;
 use rustix::fd::BorrowedFd;
 use std::ffi::{CString, c_char};
 
@@ -35,13 +33,11 @@ impl Slot {
 
 /// A descriptor that a step uses.
 #[derive(Debug, Clone, Copy)]
-pub enum Fd<'a> {
+pub enum Fd {
     /// The working directory.
     Cwd,
     /// What an earlier step, or the parent, has put there.
     Slot(Slot),
-    /// One of the parent's.
-    Of(BorrowedFd<'a>),
 }
 
 /// C strings in the form `execve` takes.
@@ -72,13 +68,6 @@ pub enum Op<'a> {
     Gate(u32),
     /// Have an own copy of the descriptor table from here on (for a child that shares it).
     OwnFiles,
-    /// `setns`, with `CLONE_NEW*` flags.
-    Enter {
-        /// A pidfd or a namespace.
-        fd: Fd<'a>,
-        /// Which namespaces.
-        flags: i32,
-    },
     /// `unshare`, with `CLONE_NEW*` flags.
     Unshare(i32),
     /// `sethostname`.
@@ -104,20 +93,20 @@ pub enum Op<'a> {
     /// Attach a detached mount. Its descriptor stays, and names what is mounted.
     Attach {
         /// The mount.
-        mount: Fd<'a>,
+        mount: Fd,
         /// Where it goes: below this.
-        dir: Fd<'a>,
+        dir: Fd,
         /// The path from there; no symbolic link is followed as its last step. Empty: `dir` itself.
         path: CString,
     },
     /// Put a copy of `source` over `path`; nothing if there is no such path.
     Cover {
         /// Where the copy comes from: below this.
-        source: Fd<'a>,
+        source: Fd,
         /// The path from there.
         source_path: CString,
         /// What is covered: below this.
-        dir: Fd<'a>,
+        dir: Fd,
         /// The path from there.
         path: CString,
         /// `MOUNT_ATTR_*` of the copy.
@@ -131,11 +120,7 @@ pub enum Op<'a> {
         into: Slot,
     },
     /// What is mounted there becomes the root, and the old root is gone.
-    PivotRoot(Fd<'a>),
-    /// `chdir`.
-    Chdir(CString),
-    /// `chdir` if it works; else the working directory stays.
-    ChdirIfThere(CString),
+    PivotRoot(Fd),
     /// Supplementary groups, group and user: real, effective, saved and file system.
     Ids {
         /// User.
@@ -144,13 +129,6 @@ pub enum Op<'a> {
         gid: u32,
         /// Supplementary groups.
         groups: Vec<u32>,
-    },
-    /// Drop from the bounding set all capabilities up to `last` that are not in `keep` (bit n: capability n).
-    Bounding {
-        /// What stays.
-        keep: u64,
-        /// The last one that the kernel knows.
-        last: u8,
     },
     /// No capability in any set of the process.
     NoCapabilities,
@@ -166,30 +144,12 @@ pub enum Op<'a> {
     },
     /// `setsid`.
     NewSession,
-    /// `umask`.
-    Umask(u32),
-    /// A resource limit.
-    Limit(Limit),
-    /// These become 0, 1 and 2.
-    Stdio([BorrowedFd<'a>; 3]),
     /// All descriptors from this number on are closed at exec; in an own copy of the table.
     CloseOnExecFrom(u32),
-    /// Install a filter. It must allow what the steps after it do.
-    Seccomp(&'a Filter),
     /// Run a file by descriptor. Does not come back.
     ExecFd {
         /// The file.
         fd: BorrowedFd<'a>,
-        /// Arguments.
-        argv: Strings,
-        /// Environment.
-        env: Strings,
-    },
-    /// Run the first of these paths that is there and may be run. Does not come back. Fails with EACCES if one was there
-    /// and may not be run, else with ENOENT.
-    Exec {
-        /// Absolute paths, or relative to the working directory.
-        paths: Vec<CString>,
         /// Arguments.
         argv: Strings,
         /// Environment.

@@ -7,7 +7,10 @@
 use super::program::{Fd, Label, Op, Slot};
 use super::{CHILD_IN_OWN_TABLE, CHILD_IN_SHARED_TABLE, Shared, SlotState};
 use crate::raw::call;
-use rustix::fd::{AsRawFd, BorrowedFd};
+use crate::steps::{
+    close, close_on_exec_from, default_signals, done, ids, new_session, no_new_privileges, signal_action,
+};
+use rustix::fd::AsRawFd;
 use rustix::io::Errno;
 use std::ffi::CString;
 use std::sync::atomic::Ordering;
@@ -15,8 +18,6 @@ use std::sync::atomic::Ordering;
 type Result<T> = core::result::Result<T, Errno>;
 
 const MOUNT_ATTR_SET_BYTES: usize = 32;
-const CLOSE_RANGE_UNSHARE: usize = 2;
-const CLOSE_RANGE_CLOEXEC: usize = 4;
 const FSCONFIG_SET_STRING: usize = 1;
 const FSCONFIG_CMD_CREATE: usize = 6;
 const CLOEXEC_FLAG: usize = 1;
@@ -68,8 +69,6 @@ fn step(shared: &Shared<'_>, op: &Op<'_>) -> Result<()> {
     match op {
         Op::Gate(gate) => wait_for_gate(shared, *gate),
         Op::OwnFiles => own_files(shared),
-        // SAFETY: two integers.
-        Op::Enter { fd, flags } => done(unsafe { call!(libc::SYS_setns, shared.raw(*fd), *flags) }),
         // SAFETY: an integer.
         Op::Unshare(flags) => done(unsafe { call!(libc::SYS_unshare, *flags) }),
         // SAFETY: a string and its length.
@@ -86,40 +85,13 @@ fn step(shared: &Shared<'_>, op: &Op<'_>) -> Result<()> {
             Ok(())
         }
         Op::PivotRoot(root) => pivot_root(shared.raw(*root)),
-        // SAFETY: a C string.
-        Op::Chdir(path) => done(unsafe { call!(libc::SYS_chdir, path.as_ptr()) }),
-        Op::ChdirIfThere(path) => {
-            // SAFETY: a C string.
-            let _ = unsafe { call!(libc::SYS_chdir, path.as_ptr()) };
-            Ok(())
-        }
         Op::Ids { uid, gid, groups } => ids(*uid, *gid, groups),
-        Op::Bounding { keep, last } => bounding(*keep, *last),
         Op::NoCapabilities => no_capabilities(),
-        // SAFETY: integers.
-        Op::NoNewPrivileges => done(unsafe { call!(libc::SYS_prctl, libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }),
+        Op::NoNewPrivileges => no_new_privileges(),
         Op::IgnoreChildren => signal_action(libc::SIGCHLD, libc::SIG_IGN),
         Op::DefaultSignals { ignored } => default_signals(*ignored),
-        // SAFETY: no argument.
-        Op::NewSession => done(unsafe { call!(libc::SYS_setsid) }),
-        // SAFETY: an integer.
-        Op::Umask(mask) => done(unsafe { call!(libc::SYS_umask, *mask) }),
-        Op::Limit(limit) => {
-            let numbers = [limit.soft, limit.hard];
-            // SAFETY: a structure of two 64-bit numbers, read only.
-            done(unsafe { call!(libc::SYS_prlimit64, 0, limit.resource, &raw const numbers, 0) })
-        }
-        Op::Stdio(fds) => stdio(fds),
-        Op::CloseOnExecFrom(first) => {
-            let flags = CLOSE_RANGE_UNSHARE | CLOSE_RANGE_CLOEXEC;
-            // SAFETY: integers.
-            done(unsafe { call!(libc::SYS_close_range, *first, u32::MAX, flags) })
-        }
-        Op::Seccomp(filter) => {
-            let program = filter.program();
-            // SAFETY: the program points into the filter, which the parent's program borrows.
-            done(unsafe { call!(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const program) })
-        }
+        Op::NewSession => new_session(),
+        Op::CloseOnExecFrom(first) => close_on_exec_from(*first),
         Op::ExecFd { fd, argv, env } => {
             die_with_parent(false);
             shared.reached_exec.store(1, Ordering::Release);
@@ -129,23 +101,13 @@ fn step(shared: &Shared<'_>, op: &Op<'_>) -> Result<()> {
                 call!(libc::SYS_execveat, fd.as_raw_fd(), empty, argv.as_ptr(), env.as_ptr(), libc::AT_EMPTY_PATH)
             })
         }
-        Op::Exec { paths, argv, env } => {
-            die_with_parent(false);
-            shared.reached_exec.store(1, Ordering::Release);
-            Err(exec(paths, argv, env))
-        }
     }
 }
 
-fn done(answer: Result<usize>) -> Result<()> {
-    answer.map(|_| ())
-}
-
 impl Shared<'_> {
-    fn raw(&self, fd: Fd<'_>) -> i32 {
+    fn raw(&self, fd: Fd) -> i32 {
         match fd {
             Fd::Cwd => libc::AT_FDCWD,
-            Fd::Of(fd) => fd.as_raw_fd(),
             Fd::Slot(slot) => self.state(slot).map_or(-1, |state| state.fd.load(Ordering::Acquire) - 1),
         }
     }
@@ -161,11 +123,6 @@ impl Shared<'_> {
             state.fd.store((fd as i32).wrapping_add(1), Ordering::Release);
         }
     }
-}
-
-fn close(fd: i32) {
-    // SAFETY: only called with descriptors that the child opened.
-    let _ = unsafe { call!(libc::SYS_close, fd) };
 }
 
 fn wait_for_gate(shared: &Shared<'_>, gate: u32) -> Result<()> {
@@ -241,7 +198,7 @@ fn configured(context: usize, options: &[(CString, CString)]) -> Result<()> {
     done(unsafe { call!(libc::SYS_fsconfig, context, FSCONFIG_CMD_CREATE, 0, 0, 0) })
 }
 
-fn attach(shared: &Shared<'_>, mount: Fd<'_>, dir: Fd<'_>, path: &CString) -> Result<()> {
+fn attach(shared: &Shared<'_>, mount: Fd, dir: Fd, path: &CString) -> Result<()> {
     move_mount(shared.raw(mount), shared.raw(dir), path)
 }
 
@@ -295,76 +252,9 @@ fn pivot_root(root: i32) -> Result<()> {
     }
 }
 
-fn ids(uid: u32, gid: u32, groups: &[u32]) -> Result<()> {
-    // SAFETY: a slice with its length, and integers; raw, so that no other thread of the parent changes.
-    unsafe {
-        call!(libc::SYS_setgroups, groups.len(), groups.as_ptr())?;
-        call!(libc::SYS_setresgid, gid, gid, gid)?;
-        done(call!(libc::SYS_setresuid, uid, uid, uid))
-    }
-}
-
-fn bounding(keep: u64, last: u8) -> Result<()> {
-    for capability in 0..=last.min(63) {
-        if keep & (1u64 << capability) == 0 {
-            // SAFETY: integers.
-            unsafe { call!(libc::SYS_prctl, libc::PR_CAPBSET_DROP, capability, 0, 0, 0) }?;
-        }
-    }
-    Ok(())
-}
-
 fn no_capabilities() -> Result<()> {
     let header = [CAPABILITY_VERSION_3, 0];
     let sets = [0u32; 6];
     // SAFETY: the header and the two sets of version 3.
     done(unsafe { call!(libc::SYS_capset, &raw const header, &raw const sets) })
-}
-
-fn signal_action(signal: i32, handler: usize) -> Result<()> {
-    // The kernel's structure on both architectures: handler, flags, restorer, mask.
-    let action = [handler as u64, 0, 0, 0];
-    // SAFETY: the structure above; the mask has eight bytes.
-    done(unsafe { call!(libc::SYS_rt_sigaction, signal, &raw const action, 0, 8) })
-}
-
-fn default_signals(ignored: u64) -> Result<()> {
-    for signal in 1..=64 {
-        if ignored & (1u64 << (signal - 1)) != 0 {
-            signal_action(signal, libc::SIG_DFL)?;
-        }
-    }
-    let none = 0u64;
-    // SAFETY: a mask of eight bytes.
-    done(unsafe { call!(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const none, 0, 8) })
-}
-
-/// Copies above the standard numbers first: one of the three may itself be 0, 1 or 2.
-fn stdio(fds: &[BorrowedFd<'_>; 3]) -> Result<()> {
-    let mut copies = [0usize; 3];
-    for (copy, fd) in copies.iter_mut().zip(fds) {
-        // SAFETY: integers.
-        *copy = unsafe { call!(libc::SYS_fcntl, fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3) }?;
-    }
-    for (number, copy) in copies.iter().enumerate() {
-        // SAFETY: integers.
-        unsafe { call!(libc::SYS_dup3, *copy, number, 0) }?;
-    }
-    Ok(())
-}
-
-fn exec(paths: &[CString], argv: &super::Strings, env: &super::Strings) -> Errno {
-    let mut answer = Errno::NOENT;
-    for path in paths {
-        // SAFETY: a C string and two arrays of them that end with a null pointer.
-        let Err(errno) = (unsafe { call!(libc::SYS_execve, path.as_ptr(), argv.as_ptr(), env.as_ptr()) }) else {
-            return Errno::IO;
-        };
-        match errno {
-            Errno::NOENT | Errno::NOTDIR => {}
-            Errno::ACCESS => answer = errno,
-            other => return other,
-        }
-    }
-    answer
 }
