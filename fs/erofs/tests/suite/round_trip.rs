@@ -7,7 +7,7 @@ use dsec_erofs::{Attributes, Device, FileType, Image, Inode, InodeId, Kind, Nid,
 use proptest::prelude::*;
 
 use crate::fsck::fsck;
-use crate::sample::{Sample, acl, oddities, vast_files};
+use crate::sample::{Sample, acl, attributes, oddities, vast_files};
 
 /// Compares everything that the reader shows with the tree. Links groups too: one inode, one node id.
 pub(crate) fn compare(tree: &Tree, image: &Image<Vec<u8>>) {
@@ -142,6 +142,69 @@ fn directory_of_100_000_entries_is_read_back() {
         sample.file(dir, name.as_bytes(), number % 3);
     }
     round_trip(&sample);
+}
+
+#[test]
+fn what_a_reader_gives_owns_nothing() {
+    fn is_copied<T: Copy>(_: &T) {}
+    let mut sample = Sample::new();
+    let dir = sample.dir(Tree::ROOT, b"large");
+    for number in 0..200_000 {
+        let file = sample.add(dir, format!("{number}").as_bytes(), attributes(0o644), Kind::Regular { bytes: 1 << 20 });
+        sample.tree.set_xattrs(file, &[(b"user.note", b"the same")]).unwrap();
+    }
+    let bytes = sample.image();
+    drop(sample);
+    // Over bytes that are borrowed, as a memory map is.
+    let image = Image::open(bytes.as_slice()).unwrap();
+    fs_err::write("/proc/self/clear_refs", "5").unwrap();
+    let before = peak_kib();
+    let root = image.inode(image.root_nid()).unwrap();
+    let large = image.inode(image.lookup(&root, b"large").unwrap().unwrap().nid).unwrap();
+    let mut met = 0;
+    for entry in image.read_dir(&large, 0).map(Result::unwrap).filter(|entry| !entry.name.starts_with(b".")) {
+        let inode = image.inode(entry.nid).unwrap();
+        let xattr = image.xattrs(&inode).unwrap().next().unwrap().unwrap();
+        let extent = image.map(&inode, 0, 1).unwrap().unwrap();
+        is_copied(&entry);
+        is_copied(&inode);
+        is_copied(&xattr);
+        is_copied(&extent);
+        met += 1;
+    }
+    assert_eq!(met, 200_000);
+    let more = peak_kib() - before;
+    assert!(more < 1024, "{more} KiB for reading 200,000 inodes");
+}
+
+/// The most memory that this process has had since it was asked to count anew.
+fn peak_kib() -> u64 {
+    let status = fs_err::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn shared_xattrs_are_stored_once_behind_the_inodes_and_others_with_theirs() {
+    let mut sample = Sample::new();
+    for name in [&b"a"[..], b"b", b"c"] {
+        let file = sample.file(Tree::ROOT, name, 10);
+        let own = [b"own value of ", name].concat();
+        let pairs: [(&[u8], &[u8]); 2] = [(b"user.own", &own), (b"user.shared", b"value of all three")];
+        sample.tree.set_xattrs(file, &pairs).unwrap();
+    }
+    round_trip(&sample);
+    let bytes = sample.image();
+    let block = u32::from_le_bytes(bytes[1024 + 44..1024 + 48].try_into().unwrap()) as usize;
+    let places = |value: &[u8]| -> Vec<usize> {
+        (0..bytes.len() - value.len()).filter(|at| bytes[*at..].starts_with(value)).collect()
+    };
+    let shared = places(b"value of all three");
+    assert!(block > 0 && shared.len() == 1 && shared[0] > block * 4096, "{shared:?}");
+    for name in ["a", "b", "c"] {
+        let own = places(format!("own value of {name}").as_bytes());
+        assert!(own.len() == 1 && own[0] < block * 4096, "{own:?}");
+    }
 }
 
 #[test]
