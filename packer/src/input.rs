@@ -1,4 +1,4 @@
-//! What an image can be built from: a directory, a tar archive, an OCI layout directory.
+//! What an image can be built from: a directory, a tar archive, an OCI layout directory or archive, a docker-archive.
 //!
 //! Every input becomes the same thing: one or more trees without file data, the lowest first, each with somewhere to
 //! read its data from, and how to run the whole. Nothing is left out in silence: what a tree cannot hold is an error
@@ -29,10 +29,14 @@ pub use error::Error;
 pub enum Kind {
     /// A directory whose entries become the root.
     Directory,
-    /// A tar archive: plain, gzip or zstd.
+    /// A tar archive of a root file system: plain, gzip, zstd or xz.
     Tar,
     /// An OCI image layout directory.
     Oci,
+    /// The same in a tar archive.
+    OciArchive,
+    /// What `docker save` writes.
+    DockerArchive,
 }
 
 /// Where the input is.
@@ -40,7 +44,7 @@ pub enum Kind {
 pub enum Location {
     /// A path.
     Path(PathBuf),
-    /// Standard input: a tar archive.
+    /// Standard input: an archive of any kind.
     Stdin,
 }
 
@@ -54,7 +58,8 @@ pub struct Input {
     /// Whether a directory is followed into other file systems mounted below it. Otherwise a mount point below it is an
     /// error.
     pub cross_mounts: bool,
-    /// Which image of an OCI layout, when it has several: the `org.opencontainers.image.ref.name`.
+    /// Which image of an OCI layout, when it has several: the `org.opencontainers.image.ref.name`; of a docker-archive the
+    /// `NAME:TAG` that it has there.
     pub oci_ref: Option<String>,
     /// Which machine's image of a multi-platform OCI index, in OCI's words: `amd64`, `arm64`.
     pub architecture: String,
@@ -99,14 +104,26 @@ impl Input {
                 Ok(Opened { parts: vec![part], config: Config::default(), kind, architecture: None })
             }
             (location, Kind::Tar) => {
-                let part = tar::open(location, self.kind.is_some(), surroundings)?;
-                Ok(Opened { parts: vec![part], config: Config::default(), kind, architecture: None })
+                let archive = tar::Archive::open(location, surroundings)?;
+                match archive.image_kind() {
+                    Some(kind) if self.kind.is_none() => self.image(oci::Files::Archive(archive), kind, surroundings),
+                    _ => {
+                        let parts = vec![archive.into_part()];
+                        Ok(Opened { parts, config: Config::default(), kind, architecture: None })
+                    }
+                }
             }
-            (Location::Path(path), Kind::Oci) => {
-                Ok(oci::open(path, self.oci_ref.as_deref(), &self.architecture, surroundings)?)
+            (location, Kind::OciArchive | Kind::DockerArchive) => {
+                let archive = tar::Archive::open(location, surroundings)?;
+                self.image(oci::Files::Archive(archive), kind, surroundings)
             }
+            (Location::Path(path), Kind::Oci) => self.image(oci::Files::Directory(path.clone()), kind, surroundings),
             (Location::Stdin, Kind::Directory | Kind::Oci) => Err(Error::NotFromStdin),
         }
+    }
+
+    fn image(&self, files: oci::Files, kind: Kind, surroundings: Surroundings<'_>) -> Result<Opened, Error> {
+        oci::open(files, kind, self.oci_ref.as_deref(), &self.architecture, surroundings)
     }
 
     fn find_kind(&self) -> Result<Kind, Error> {

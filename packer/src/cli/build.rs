@@ -1,4 +1,4 @@
-//! `build`: an image from a directory, a tar archive or an OCI layout.
+//! `build`: an image from a directory, a tar archive, an OCI layout or a docker-archive.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,14 +20,14 @@ use serde::Serialize;
 use super::context::Context;
 use super::limits::raise_open_files;
 
-/// Build an image from a directory, a tar archive or an OCI layout
+/// Build an image from a directory, a tar archive, an OCI layout or a docker-archive
 ///
 /// What the input is is found out, unless --input says it. Everything is kept or refused: an entry that an image cannot
 /// hold is an error. The same input gives the same digest.
 #[derive(Debug, Args)]
 pub(crate) struct Build {
-    /// A directory, a tar archive (plain, gzip or zstd), an OCI layout directory, or - for a tar archive from standard
-    /// input
+    /// A directory; an archive (plain, gzip, zstd or xz) of a root file system, of an OCI layout or from `docker save`; an
+    /// OCI layout directory; or - for an archive from standard input
     input: PathBuf,
     /// Name the image in the store, as NAME or NAME:TAG
     #[arg(long = "ref", value_name = "NAME")]
@@ -38,7 +38,7 @@ pub(crate) struct Build {
     /// Go into file systems that are mounted below a directory; without it, one is an error
     #[arg(long)]
     cross_mounts: bool,
-    /// Which image of an OCI layout that has several
+    /// Which image of an OCI layout or docker-archive that has several
     #[arg(long, value_name = "TAG")]
     oci_ref: Option<String>,
     /// For which machine, in Debian's words [default: this one]
@@ -89,6 +89,8 @@ enum InputKind {
     Directory,
     Tar,
     Oci,
+    OciArchive,
+    DockerArchive,
 }
 
 fn key_value(text: &str) -> Result<(String, String), &'static str> {
@@ -104,6 +106,8 @@ impl From<InputKind> for Kind {
             InputKind::Directory => Self::Directory,
             InputKind::Tar => Self::Tar,
             InputKind::Oci => Self::Oci,
+            InputKind::OciArchive => Self::OciArchive,
+            InputKind::DockerArchive => Self::DockerArchive,
         }
     }
 }
@@ -219,6 +223,8 @@ impl Report {
             Kind::Directory => "directory",
             Kind::Tar => "tar",
             Kind::Oci => "oci",
+            Kind::OciArchive => "oci-archive",
+            Kind::DockerArchive => "docker-archive",
         };
         let layers: Vec<LayerReport> = built.layers.into_iter().map(LayerReport::new).collect();
         let sum = |value: fn(&LayerReport) -> u64| layers.iter().map(value).sum();

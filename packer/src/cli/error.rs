@@ -87,9 +87,6 @@ fn classify_build(error: &dsec_pack::build::Error) -> Option<(Exit, Option<&'sta
             | input::Error::Oci(oci::Error::Read(_))
             | input::Error::Tree(_),
         ) => None,
-        Error::Input(input::Error::Tar(tar::Error::ImageArchive)) => {
-            Some((Exit::Input, Some("unpack an oci-archive into a directory first; --input tar packs it as it is")))
-        }
         Error::Input(input::Error::Changed { .. } | input::Error::Tar(tar::Error::Changed)) => {
             Some((Exit::Input, Some("build from something that nobody writes to")))
         }

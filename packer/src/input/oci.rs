@@ -1,20 +1,22 @@
-//! An OCI image layout directory as input, as `umoci`, `skopeo` and `buildah` write it.
+//! An image of OCI's or Docker's as input: a layout directory, as `umoci`, `skopeo` and `buildah` write it, the same in an
+//! archive (oci-archive), or what `docker save` writes (docker-archive).
 //!
 //! Every blob is checked against the digest that names it before it is used, and every layer against its diff id as
 //! well. Each OCI layer becomes one layer; whiteouts become those of overlay. A directory that a layer only implies has
 //! the attributes that it has in the layers below, because that is what the layer means.
 
 mod blob;
+mod docker;
 mod document;
 mod error;
+mod files;
 mod lower;
-
-use std::path::Path;
 
 use dsec_erofs::{InodeId, Tree};
 use dsec_format::image::Config;
 
 pub use self::error::Error;
+pub(in crate::input) use self::files::Files;
 
 use self::blob::Layout;
 use self::document::{Descriptor, Index, Manifest};
@@ -26,32 +28,59 @@ use crate::monitor::Stage;
 /// What follows an image or an index inside an index, at most: an index of indexes of indexes is a mistake.
 const MAX_DEPTH: usize = 4;
 
+/// An image that was found: its configuration, and where its layers are, the lowest first.
+struct Found {
+    image: document::Image,
+    layers: Vec<Blob>,
+}
+
+/// The archive of a layer.
+enum Blob {
+    /// Named by its digest.
+    Digest(Descriptor),
+    /// A member of an archive.
+    Member(String),
+}
+
+impl Blob {
+    /// For errors.
+    fn name(&self) -> &str {
+        match self {
+            Self::Digest(descriptor) => &descriptor.digest,
+            Self::Member(path) => path,
+        }
+    }
+}
+
 /// Reads the image `wanted` (by its ref name; the only one there is when `None`) for `architecture`.
 pub(super) fn open(
-    path: &Path,
+    files: Files,
+    kind: Kind,
     wanted: Option<&str>,
     architecture: &str,
     surroundings: Surroundings<'_>,
 ) -> Result<Opened, super::Error> {
     surroundings.monitor.begin(Stage::Walk, None);
-    let layout = Layout::open(path)?;
-    let manifest = find_manifest(&layout, wanted, architecture)?;
-    let image: document::Image = layout.json(&manifest.config)?;
+    let layout = Layout::new(files);
+    let Found { image, layers } = match kind {
+        Kind::DockerArchive => docker::find(&layout, wanted)?,
+        Kind::Oci | Kind::OciArchive | Kind::Directory | Kind::Tar => find(&layout, wanted, architecture)?,
+    };
     if image.os != "linux" {
         return Err(Error::OperatingSystem { os: image.os }.into());
     }
-    if manifest.layers.is_empty() || manifest.layers.len() != image.rootfs.diff_ids.len() {
+    if layers.is_empty() || layers.len() != image.rootfs.diff_ids.len() {
         let diff_ids = image.rootfs.diff_ids.len();
-        return Err(Error::Layers { layers: manifest.layers.len(), diff_ids }.into());
+        return Err(Error::Layers { layers: layers.len(), diff_ids }.into());
     }
     let mut lower: Option<Lower> = None;
     let mut parts = Vec::new();
-    for (descriptor, diff_id) in manifest.layers.iter().zip(&image.rootfs.diff_ids) {
-        let (mut part, implicit) = open_layer(&layout, descriptor, diff_id, surroundings)?;
+    for (blob, diff_id) in layers.iter().zip(&image.rootfs.diff_ids) {
+        let (mut part, implicit) = open_layer(&layout, blob, diff_id, surroundings)?;
         match &mut lower {
             None => lower = Some(Lower::new(&part.tree)?),
             Some(lower) => {
-                lower.inherit(&mut part.tree, &implicit, &descriptor.digest)?;
+                lower.inherit(&mut part.tree, &implicit, blob.name())?;
                 if lower.is_changed_by(&part.tree) {
                     lower.apply(&part.tree)?;
                 } else {
@@ -61,31 +90,41 @@ pub(super) fn open(
         }
         parts.push(part);
     }
-    Ok(Opened { parts, config: image.config.into(), kind: Kind::Oci, architecture: Some(image.architecture) })
+    Ok(Opened { parts, config: image.config.into(), kind, architecture: Some(image.architecture) })
 }
 
 fn open_layer(
     layout: &Layout,
-    descriptor: &Descriptor,
+    blob: &Blob,
     diff_id: &str,
     surroundings: Surroundings<'_>,
 ) -> Result<(Part<'static>, Vec<InodeId>), super::Error> {
-    if descriptor.media_type.contains("encrypted") {
-        return Err(Error::Encrypted { digest: descriptor.digest.clone() }.into());
-    }
     let in_layer = |source: super::Error| match source {
         super::Error::Tar(source) if !source.is_cancelled() => {
-            Error::Layer { digest: descriptor.digest.clone(), source: Box::new(source) }.into()
+            Error::Layer { digest: blob.name().to_owned(), source: Box::new(source) }.into()
         }
         source => source,
     };
-    let file = layout.verified(descriptor, surroundings.cancel)?;
+    let file = match blob {
+        Blob::Digest(descriptor) if descriptor.media_type.contains("encrypted") => {
+            return Err(Error::Encrypted { digest: descriptor.digest.clone() }.into());
+        }
+        Blob::Digest(descriptor) => layout.verified(descriptor, surroundings.cancel)?,
+        Blob::Member(path) => layout.file(path)?,
+    };
     let plain = stream::decompress(Box::new(file)).map_err(|error| in_layer(error.into()))?;
     let (plain, check) = blob::Checked::new(plain, diff_id)?;
     let supply = Supply::spooled(Box::new(plain), surroundings).map_err(|error| in_layer(error.into()))?;
-    let assembled = tar::assemble(supply, Assembly::new(Whiteouts::AreOci)?, surroundings).map_err(in_layer)?;
+    let (archive, implicit) =
+        tar::assemble(supply, Assembly::new(Whiteouts::AreOci)?, surroundings).map_err(in_layer)?;
     check.finish()?;
-    Ok(assembled)
+    Ok((archive.into_part(), implicit))
+}
+
+fn find(layout: &Layout, wanted: Option<&str>, architecture: &str) -> Result<Found, Error> {
+    let manifest = find_manifest(layout, wanted, architecture)?;
+    let image = layout.json(&manifest.config)?;
+    Ok(Found { image, layers: manifest.layers.into_iter().map(Blob::Digest).collect() })
 }
 
 fn find_manifest(layout: &Layout, wanted: Option<&str>, architecture: &str) -> Result<Manifest, Error> {

@@ -4,10 +4,16 @@ use std::fs::Metadata;
 use std::io::{self, Cursor, Read};
 use std::os::unix::fs::FileTypeExt;
 
+use liblzma::read::XzDecoder;
+use liblzma::stream::{CONCATENATED, Stream};
+
 use super::tar::Error;
 
 /// As many first bytes as the longest magic needs.
 pub(super) const MAGIC_BYTES: usize = 6;
+
+/// No xz stream may take more memory: twice what its highest level asks for.
+const MAX_XZ_BYTES: u64 = 128 << 20;
 
 /// How a stream is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +21,7 @@ pub(super) enum Compression {
     None,
     Gzip,
     Zstd,
+    Xz,
 }
 
 impl Compression {
@@ -24,7 +31,7 @@ impl Compression {
             [0x1f, 0x8b, ..] => Ok(Self::Gzip),
             // A zstd frame, or a skippable one (which pzstd and seekable zstd begin with).
             [0x28, 0xb5, 0x2f, 0xfd, ..] | [0x50..=0x5f, 0x2a, 0x4d, 0x18, ..] => Ok(Self::Zstd),
-            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Err(Error::Compression { name: "xz" }),
+            [0xfd, b'7', b'z', b'X', b'Z', 0, ..] => Ok(Self::Xz),
             [b'B', b'Z', b'h', ..] => Err(Error::Compression { name: "bzip2" }),
             [0x1f, 0x9d, ..] => Err(Error::Compression { name: "compress" }),
             [0x04, 0x22, 0x4d, 0x18, ..] => Err(Error::Compression { name: "lz4" }),
@@ -43,8 +50,15 @@ pub(super) fn decompress(mut reader: Box<dyn Read + Send>) -> Result<Box<dyn Rea
     Ok(match compression {
         Compression::None => Box::new(whole),
         Compression::Gzip => Box::new(flate2::read::MultiGzDecoder::new(whole)),
+        Compression::Xz => Box::new(xz(whole)?),
         Compression::Zstd => Box::new(zstd::stream::read::Decoder::new(whole).map_err(Error::Read)?),
     })
+}
+
+/// Several streams behind each other are one, as for `xz` itself.
+fn xz<R: Read>(reader: R) -> Result<XzDecoder<R>, Error> {
+    let stream = Stream::new_stream_decoder(MAX_XZ_BYTES, CONCATENATED).map_err(|error| Error::Read(error.into()))?;
+    Ok(XzDecoder::new_stream(reader, stream))
 }
 
 /// Fills `first` as far as there are bytes.

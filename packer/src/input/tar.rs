@@ -1,4 +1,4 @@
-//! A tar archive as input: v7, ustar, GNU and PAX; plain, gzip or zstd; from a file or from standard input.
+//! A tar archive as input: v7, ustar, GNU and PAX; plain, gzip, zstd or xz; from a file or from standard input.
 //!
 //! The archive is read once from front to back. A plain archive in a file keeps its data where it is; of any other, the
 //! data of regular files goes into an unlinked temporary file. The order of entries does not matter, except that of two
@@ -23,30 +23,85 @@ use dsec_erofs::{InodeId, Tree};
 use fs_err as fs;
 
 pub(super) use self::assembly::{Assembly, Whiteouts};
+use self::entry::EntryPath;
 pub use self::error::Error;
 pub(super) use self::supply::Supply;
 
+pub(super) use self::data::MemberReader;
+
+use self::data::Data;
 use self::reader::Reader;
 use super::stream::{self, Compression};
-use super::{Location, Part, Surroundings};
+use super::{Kind, Location, Part, Surroundings};
 use crate::monitor::Stage;
 
-/// Reads the archive at `location`. With `forced`, also one that looks like an image in an archive.
-pub(super) fn open(
-    location: &Location,
-    forced: bool,
-    surroundings: Surroundings<'_>,
-) -> Result<Part<'static>, super::Error> {
-    surroundings.monitor.begin(Stage::Walk, None);
-    let supply = match location {
-        Location::Path(path) => open_file(path, surroundings)?,
-        Location::Stdin => Supply::spooled(decompressed(std::io::stdin())?, surroundings)?,
-    };
-    let (part, _) = assemble(supply, Assembly::new(Whiteouts::AreFiles)?, surroundings)?;
-    if !forced && looks_like_an_image(&part.tree) {
-        return Err(Error::ImageArchive.into());
+/// Symbolic links that lead to a member of an archive of an image, one after the other.
+const MAX_SYMLINKS: usize = 8;
+
+/// An archive that was gone through: its members, and where their data is.
+pub(super) struct Archive {
+    tree: Tree,
+    data: Data,
+}
+
+impl Archive {
+    /// Goes through the archive at `location`.
+    pub(super) fn open(location: &Location, surroundings: Surroundings<'_>) -> Result<Self, super::Error> {
+        surroundings.monitor.begin(Stage::Walk, None);
+        let supply = match location {
+            Location::Path(path) => open_file(path, surroundings)?,
+            Location::Stdin => Supply::spooled(decompressed(std::io::stdin())?, surroundings)?,
+        };
+        Ok(assemble(supply, Assembly::new(Whiteouts::AreFiles)?, surroundings)?.0)
     }
-    Ok(part)
+
+    /// As a root file system.
+    pub(super) fn into_part(self) -> Part<'static> {
+        Part { tree: self.tree, contents: Box::new(self.data) }
+    }
+
+    /// What kind of image it holds, rather than a root file system: what `docker save` and `skopeo copy … oci-archive:`
+    /// write. One that is both is taken for OCI's, where everything is checked against digests.
+    pub(super) fn image_kind(&self) -> Option<Kind> {
+        let has = |name: &[u8]| self.tree.lookup(Tree::ROOT, name).is_some();
+        if has(b"oci-layout") && has(b"index.json") && has(b"blobs") {
+            return Some(Kind::OciArchive);
+        }
+        let is_docker = has(b"manifest.json") && !has(b"etc") && !has(b"usr") && !has(b"bin");
+        is_docker.then_some(Kind::DockerArchive)
+    }
+
+    /// The bytes of a member, also through symbolic links among the members.
+    pub(super) fn file(&self, path: &[u8]) -> Option<MemberReader> {
+        let mut path = path.to_vec();
+        for _ in 0..=MAX_SYMLINKS {
+            let entry = EntryPath::new(&path).ok()?;
+            let parts = entry.as_bytes().split(|byte| *byte == b'/').filter(|part| !part.is_empty());
+            let inode = parts.into_iter().try_fold(Tree::ROOT, |inode, part| self.tree.lookup(inode, part))?;
+            match self.tree.kind(inode) {
+                dsec_erofs::Kind::Regular { bytes } => return Some(self.data.reader(inode, bytes)),
+                dsec_erofs::Kind::Symlink(target) => path = beside(entry.split()?.0, target)?,
+                _ => return None,
+            }
+        }
+        None
+    }
+}
+
+/// Where a symbolic link in `directory` leads, without leaving the archive.
+fn beside(directory: &[u8], target: &[u8]) -> Option<Vec<u8>> {
+    let mut parts: Vec<&[u8]> = directory.split(|byte| *byte == b'/').filter(|part| !part.is_empty()).collect();
+    if target.starts_with(b"/") {
+        return None;
+    }
+    for part in target.split(|byte| *byte == b'/') {
+        match part {
+            b"" | b"." => {}
+            b".." => drop(parts.pop()?),
+            _ => parts.push(part),
+        }
+    }
+    Some(parts.join(&b'/'))
 }
 
 /// Puts all entries into `assembly`; gives the directories that have no entry of their own as well.
@@ -54,7 +109,7 @@ pub(super) fn assemble(
     supply: Supply<'_>,
     mut assembly: Assembly,
     surroundings: Surroundings<'_>,
-) -> Result<(Part<'static>, Vec<InodeId>), super::Error> {
+) -> Result<(Archive, Vec<InodeId>), super::Error> {
     let mut reader = Reader::new(supply);
     while let Some(entry) = reader.next_entry()? {
         surroundings.cancel.check()?;
@@ -63,8 +118,8 @@ pub(super) fn assemble(
     }
     let store = reader.finish()?;
     let assembled = assembly.finish()?;
-    let contents = Box::new(data::Data::new(store, assembled.places));
-    Ok((Part { tree: assembled.tree, contents }, assembled.implicit))
+    let data = Data::new(store, assembled.places);
+    Ok((Archive { tree: assembled.tree, data }, assembled.implicit))
 }
 
 fn open_file<'a>(path: &Path, surroundings: Surroundings<'a>) -> Result<Supply<'a>, super::Error> {
@@ -84,12 +139,4 @@ fn open_file<'a>(path: &Path, surroundings: Surroundings<'a>) -> Result<Supply<'
 
 fn decompressed(reader: impl Read + Send + 'static) -> Result<Box<dyn Read + Send>, Error> {
     stream::decompress(Box::new(reader))
-}
-
-/// An archive of an image, not of a root file system: what `docker save` and `skopeo copy … oci-archive:` write.
-fn looks_like_an_image(tree: &Tree) -> bool {
-    let has = |name: &[u8]| tree.lookup(Tree::ROOT, name).is_some();
-    let is_oci = has(b"oci-layout") && has(b"index.json") && has(b"blobs");
-    let is_docker = has(b"manifest.json") && !has(b"etc") && !has(b"usr") && !has(b"bin");
-    is_oci || is_docker
 }

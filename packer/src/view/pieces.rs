@@ -190,6 +190,13 @@ mod tests {
         let shown: Vec<_> = found.iter().map(|piece| (piece.file_offset, piece.bytes, piece.chunk)).collect();
         assert_eq!(shown, [(4096, 4096, digest(1)), (102_400, 4096, digest(2))]);
 
+        // A map that states no gaps has none: what is missing is an error.
+        let mut map = encode(&[Extent::new(0, digest(1), 4096)], 8192);
+        let preamble_incompat = 20;
+        map[preamble_incompat] = 0;
+        let found = pieces(&map, vec![segment(0, 8192, 0)]);
+        assert!(matches!(found.as_slice(), [Ok(_), Err(Error::NoChunk { device_offset: 4096, .. })]));
+
         // What follows data inside its block is no hole: it could not be told from a chunk that was left out.
         let map = encode(&[Extent::new(4096, digest(1), 10)], 65_536);
         let found = pieces(&map, vec![segment(0, 8192, 0)]);

@@ -43,7 +43,7 @@ fn privileged_umoci_layers_become_layers_with_whiteouts_and_configuration() {
     need_root();
     let lab = Lab::new();
     let layout = umoci(&lab);
-    assert_eq!(lab.refusal(&layout), "the OCI layout has several images, choose one of: v1, v2");
+    assert_eq!(lab.refusal(&layout), "the input has several images, choose one of: v1, v2");
     let v1 = build_ref(&lab, &layout, "v1");
     let v2 = build_ref(&lab, &layout, "v2");
     assert_eq!((v1.kind, v1.layers.len(), v2.layers.len()), (InputKind::Oci, 1, 2));
@@ -88,6 +88,82 @@ fn privileged_skopeo_copies_give_the_same_image_whatever_their_compression() {
         sh(lab.path("").as_path(), script);
         assert_eq!(lab.build(&lab.path(name)).image, first.image, "{name}");
     }
+    sh(lab.path("").as_path(), "skopeo --insecure-policy copy -q oci:oci:v2 oci-archive:oci.tar:only; xz -0 oci.tar");
+    for (name, kind) in [("plain.tar", InputKind::DockerArchive), ("oci.tar.xz", InputKind::OciArchive)] {
+        let built = lab.build(&lab.path(name));
+        assert_eq!((built.image, built.kind), (first.image, kind), "{name}");
+        let mut as_files = input(Location::Path(lab.path(name)));
+        as_files.kind = Some(InputKind::Tar);
+        let built = lab.build_with(as_files, options()).unwrap();
+        assert!(find(&lab.metadata(&built, 0), "oci-layout").is_some() == (kind == InputKind::OciArchive));
+    }
+    let program = env!("CARGO_BIN_EXE_dsec-pack");
+    sh(
+        lab.path("").as_path(),
+        &format!("'{program}' build --json --store store --oci-ref docker.io/x/y:z - <plain.tar >out.json"),
+    );
+    let out: serde_json::Value = serde_json::from_slice(&fs::read(lab.path("out.json")).unwrap()).unwrap();
+    assert_eq!((&out["image"], &out["input"]), (&first.image.to_string().into(), &"docker-archive".into()));
+}
+
+/// What `docker save` wrote for years: directories with a layer each, one of them a link to another.
+fn docker_archive(change: impl Fn(&mut serde_json::Value)) -> Vec<u8> {
+    let layer = Archive::new().file("etc/one", b"1").end();
+    let hex = |bytes: &[u8]| Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let diff_id = format!("sha256:{}", hex(&layer));
+    let image = serde_json::json!({"architecture": "amd64", "os": "linux", "config": {"Env": ["A=b"]},
+        "rootfs": {"type": "layers", "diff_ids": [diff_id, diff_id]}});
+    let image = image.to_string();
+    let config = format!("{}.json", hex(image.as_bytes()));
+    let entry = |tag: &str, layers: &[&str]| serde_json::json!({"Config": config, "RepoTags": [tag], "Layers": layers});
+    let mut manifest = serde_json::json!([
+        entry("one:1", &["first/layer.tar", "second/layer.tar"]),
+        {"Config": "small.json", "RepoTags": null, "Layers": ["first/layer.tar"]}
+    ]);
+    change(&mut manifest);
+    let small = serde_json::json!({"architecture": "amd64", "os": "linux", "rootfs": {"diff_ids": [diff_id]}});
+    Archive::new()
+        .pax(&[("path", config.as_bytes())])
+        .file("config", image.as_bytes())
+        .directory("first/")
+        .file("first/layer.tar", &layer)
+        .symlink("second/layer.tar", "../first/layer.tar")
+        .file("manifest.json", manifest.to_string().as_bytes())
+        .file("small.json", small.to_string().as_bytes())
+        .end()
+}
+
+#[test]
+fn a_docker_archive_made_by_hand() {
+    let lab = Lab::new();
+    let path = lab.path("saved.tar");
+    fs::write(&path, docker_archive(|_| {})).unwrap();
+    assert_eq!(lab.refusal(&path), "the input has several images, choose one of: one:1");
+    let built = build_ref(&lab, &path, "one:1");
+    assert_eq!((built.kind, built.layers.len()), (InputKind::DockerArchive, 1), "equal layers are one");
+    assert_eq!(lab.image(&built.image).config.env, ["A=b"]);
+    assert!(find(&lab.metadata(&built, 0), "etc/one").is_some());
+
+    let refused = |change: &dyn Fn(&mut serde_json::Value)| {
+        let archive = docker_archive(|manifest| {
+            manifest.as_array_mut().unwrap().truncate(1);
+            change(manifest);
+        });
+        Lab::new().tar_refusal(&archive)
+    };
+    let says = |layer: &'static str| refused(&|manifest| manifest[0]["Layers"][1] = layer.into());
+    assert!(says("../first/layer.tar").ends_with("the archive has no file \"../first/layer.tar\""));
+    assert!(says("/etc/passwd").ends_with("the archive has no file \"/etc/passwd\""));
+    assert!(says("first").ends_with("the archive has no file \"first\""));
+    assert!(says("small.json").ends_with("the input is not a tar archive"), "{}", says("small.json"));
+    let one = refused(&|manifest| drop(manifest[0]["Layers"].as_array_mut().unwrap().pop()));
+    assert_eq!(one, "the image has 1 layers and 2 diff ids");
+    // A configuration that is not what its name says.
+    let named = "0".repeat(64) + ".json";
+    let archive = Archive::new().pax(&[("path", named.as_bytes())]).file("config", b"{}");
+    let manifest = serde_json::json!([{"Config": named, "RepoTags": [], "Layers": []}]).to_string();
+    let refusal = Lab::new().tar_refusal(&archive.file("manifest.json", manifest.as_bytes()).end());
+    assert!(refusal.ends_with("does not match its digest"), "{refusal}");
 }
 
 /// An OCI layout of uncompressed layers, made by hand.
@@ -189,7 +265,7 @@ fn damaged_layouts_are_refused() {
     });
     assert!(short.contains("has 100 bytes, its descriptor says"), "{short}");
     let gone = damage("gone", &|path| blobs(path).for_each(|blob| fs::remove_file(blob).unwrap()));
-    assert!(gone.starts_with("cannot read the OCI layout: "), "{gone}");
+    assert!(gone.starts_with("cannot read the files of the image: "), "{gone}");
     let version = damage("version", &|path| {
         fs::write(path.join("oci-layout"), r#"{"imageLayoutVersion": "2.0.0"}"#).unwrap();
     });

@@ -88,9 +88,11 @@ fn privileged_compression_and_standard_input_do_not_matter() {
     let lab = Lab::new();
     tree(&lab);
     let archive = lab.path("plain.tar");
-    sh(lab.path("").as_path(), &format!("{}; gzip -k plain.tar; zstd -q plain.tar", GNU.replace("OUT", "plain.tar")));
+    let compress = "gzip -k plain.tar; zstd -q plain.tar; xz -k -0 plain.tar;
+        head -c 1000000 plain.tar | xz -0 >several.tar.xz; tail -c +1000001 plain.tar | xz -0 >>several.tar.xz";
+    sh(lab.path("").as_path(), &format!("{}; {compress}", GNU.replace("OUT", "plain.tar")));
     let plain = lab.build(&archive);
-    for name in ["plain.tar.gz", "plain.tar.zst"] {
+    for name in ["plain.tar.gz", "plain.tar.zst", "plain.tar.xz", "several.tar.xz"] {
         assert_eq!(lab.build(&lab.path(name)).image, plain.image, "{name}");
     }
     let program = env!("CARGO_BIN_EXE_dsec-pack");

@@ -1,39 +1,45 @@
-//! Files of a layout, each checked against the digest that names it.
+//! Files of an image, each checked against the digest that names it.
 
-use std::io::{self, Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::io::{self, Read};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fs_err as fs;
 use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256, Sha512};
 
 use super::Error;
 use super::document::{Descriptor, Index, LayoutFile};
+use super::files::{File, Files};
 use crate::cancel::Cancel;
 
 /// No JSON document is larger.
 const MAX_JSON_BYTES: u64 = 4 << 20;
 
-/// A layout directory.
+/// The files of an image.
 pub(super) struct Layout {
-    root: PathBuf,
+    files: Files,
 }
 
 impl Layout {
-    pub(super) fn open(root: &Path) -> Result<Self, Error> {
-        let layout = Self { root: root.to_owned() };
-        let file: LayoutFile = parse("oci-layout", &layout.small_file("oci-layout")?)?;
-        if file.version == "1.0.0" { Ok(layout) } else { Err(Error::Version { found: file.version }) }
+    pub(super) fn new(files: Files) -> Self {
+        Self { files }
     }
 
+    /// The index of an OCI layout.
     pub(super) fn index(&self) -> Result<Index, Error> {
+        let file: LayoutFile = parse("oci-layout", &self.small_file("oci-layout")?)?;
+        if file.version != "1.0.0" {
+            return Err(Error::Version { found: file.version });
+        }
         parse("index.json", &self.small_file("index.json")?)
     }
 
-    fn small_file(&self, name: &str) -> Result<Vec<u8>, Error> {
+    pub(super) fn file(&self, name: &str) -> Result<File, Error> {
+        self.files.open(name)
+    }
+
+    pub(super) fn small_file(&self, name: &str) -> Result<Vec<u8>, Error> {
         let mut bytes = Vec::new();
-        let file = fs::File::open(self.root.join(name)).map_err(Error::Read)?;
+        let file = self.files.open(name)?;
         file.take(MAX_JSON_BYTES + 1).read_to_end(&mut bytes).map_err(Error::Read)?;
         check_json_size(name, bytes.len() as u64)?;
         Ok(bytes)
@@ -49,12 +55,12 @@ impl Layout {
     }
 
     /// A blob from its beginning, after all of it was read and checked once.
-    pub(super) fn verified(&self, descriptor: &Descriptor, cancel: &Cancel) -> Result<fs::File, Error> {
+    pub(super) fn verified(&self, descriptor: &Descriptor, cancel: &Cancel) -> Result<File, Error> {
         let digest = &descriptor.digest;
         let (mut hasher, expected) = Hasher::of(digest)?;
         let (algorithm, hex) = digest.split_once(':').unwrap_or_default();
-        let mut file = fs::File::open(self.root.join("blobs").join(algorithm).join(hex)).map_err(Error::Read)?;
-        let have_bytes = file.metadata().map_err(Error::Read)?.len();
+        let mut file = self.files.open(&format!("blobs/{algorithm}/{hex}"))?;
+        let have_bytes = file.length_bytes().map_err(Error::Read)?;
         if have_bytes != descriptor.size {
             return Err(Error::Size { digest: digest.clone(), need_bytes: descriptor.size, have_bytes });
         }
@@ -69,9 +75,16 @@ impl Layout {
         if hasher.finish() != expected {
             return Err(Error::Digest { digest: digest.clone() });
         }
-        file.seek(SeekFrom::Start(0)).map_err(Error::Read)?;
+        file.rewind().map_err(Error::Read)?;
         Ok(file)
     }
+}
+
+/// Whether bytes are those that a digest names.
+pub(super) fn check(digest: &str, bytes: &[u8]) -> Result<(), Error> {
+    let (mut hasher, expected) = Hasher::of(digest)?;
+    hasher.update(bytes);
+    if hasher.finish() == expected { Ok(()) } else { Err(Error::Digest { digest: digest.to_owned() }) }
 }
 
 fn check_json_size(name: &str, bytes: u64) -> Result<(), Error> {
@@ -81,7 +94,7 @@ fn check_json_size(name: &str, bytes: u64) -> Result<(), Error> {
     Err(Error::TooLarge { name: name.to_owned(), bytes, most: MAX_JSON_BYTES })
 }
 
-fn parse<T: DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T, Error> {
+pub(super) fn parse<T: DeserializeOwned>(name: &str, bytes: &[u8]) -> Result<T, Error> {
     serde_json::from_slice(bytes).map_err(|source| Error::Document { name: name.to_owned(), source })
 }
 

@@ -1,4 +1,4 @@
-//! What is wrong with an OCI layout.
+//! What is wrong with an image of OCI's or Docker's.
 
 use std::io;
 
@@ -6,11 +6,11 @@ use super::super::tar;
 use crate::cancel::Cancelled;
 use crate::paths::Shown;
 
-/// Why an OCI layout was refused.
+/// Why such an image was refused.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file of the layout cannot be read; the source names it.
-    #[error("cannot read the OCI layout")]
+    /// A file of the image cannot be read; the source names it.
+    #[error("cannot read the files of the image")]
     Read(#[source] io::Error),
     /// `oci-layout` states another version.
     #[error("OCI layout version {found:?} is not supported, only 1.0.0")]
@@ -66,10 +66,10 @@ pub enum Error {
         diff_id: String,
     },
     /// The index names nothing.
-    #[error("the OCI layout has no image")]
+    #[error("the input has no image")]
     Empty,
     /// No image of that name.
-    #[error("the OCI layout has no image {wanted:?}; it has: {names}")]
+    #[error("the input has no image {wanted:?}; it has: {names}")]
     NoSuchRef {
         /// What was asked for.
         wanted: String,
@@ -77,13 +77,13 @@ pub enum Error {
         names: String,
     },
     /// Several images and no choice.
-    #[error("the OCI layout has several images, choose one of: {names}")]
+    #[error("the input has several images, choose one of: {names}")]
     Several {
         /// Their names.
         names: String,
     },
     /// No image for the machine.
-    #[error("the OCI layout has no image for linux/{architecture}")]
+    #[error("the input has no image for linux/{architecture}")]
     Architecture {
         /// The machine.
         architecture: String,

@@ -15,7 +15,7 @@ pub enum Error {
     #[error("cannot write the archive's data to a temporary file")]
     Spool(#[source] io::Error),
     /// A compression that is not supported.
-    #[error("the archive is compressed with {name}; supported are gzip and zstd")]
+    #[error("the archive is compressed with {name}; supported are gzip, zstd and xz")]
     Compression {
         /// Its name.
         name: &'static str,
@@ -23,9 +23,6 @@ pub enum Error {
     /// The first block is no tar header.
     #[error("the input is not a tar archive")]
     NotATar,
-    /// An image in an archive.
-    #[error("the archive holds a whole image (docker-archive or oci-archive), not a root file system")]
-    ImageArchive,
     /// The archive ends too early.
     #[error("the archive is cut off at byte {offset}")]
     Truncated {
