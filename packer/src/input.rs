@@ -106,7 +106,9 @@ impl Input {
             (location, Kind::Tar) => {
                 let archive = tar::Archive::open(location, surroundings)?;
                 match archive.image_kind() {
-                    Some(kind) if self.kind.is_none() => self.image(oci::Files::Archive(archive), kind, surroundings),
+                    Some(kind) if self.kind.is_none() => {
+                        self.image(oci::Files::Archive(Box::new(archive)), kind, surroundings)
+                    }
                     _ => {
                         let parts = vec![archive.into_part()];
                         Ok(Opened { parts, config: Config::default(), kind, architecture: None })
@@ -115,7 +117,7 @@ impl Input {
             }
             (location, Kind::OciArchive | Kind::DockerArchive) => {
                 let archive = tar::Archive::open(location, surroundings)?;
-                self.image(oci::Files::Archive(archive), kind, surroundings)
+                self.image(oci::Files::Archive(Box::new(archive)), kind, surroundings)
             }
             (Location::Path(path), Kind::Oci) => self.image(oci::Files::Directory(path.clone()), kind, surroundings),
             (Location::Stdin, Kind::Directory | Kind::Oci) => Err(Error::NotFromStdin),

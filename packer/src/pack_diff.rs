@@ -25,7 +25,7 @@ use crate::input::Part;
 use crate::monitor::{Monitor, Stage};
 use crate::tree::Error as TreeError;
 use crate::tree::contents::TreeContents;
-use crate::tree::fill::fill;
+use crate::tree::fill::{Marks, fill};
 use crate::upper::{IdRange, Lowers, Namespace, Upper};
 use crate::view::{Layers, View};
 use crate::{Cancel, Cancelled};
@@ -137,7 +137,7 @@ fn pack(
     let lowers = Lowers::new(store, parent.layers.iter().map(|layer| layer.digest).collect());
     let upper = Upper::new(request.upper, request.ids, request.namespace, &lowers);
 
-    let tree = fill(&upper, monitor, cancel).map_err(build::Error::from)?;
+    let tree = fill(&upper, Marks::OfTheLayer, monitor, cancel).map_err(build::Error::from)?;
     let part = Part { tree, contents: Box::new(TreeContents::new(&upper, Some(lowers.chunks()))) };
     let layer = build::layer(part, store, options, monitor, cancel)?;
     compare_with(store, layer.record.digest, &upper, monitor, cancel)?;

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::{Error, Part, Surroundings};
 use crate::tree::contents::TreeContents;
-use crate::tree::fill::fill;
+use crate::tree::fill::{Marks, fill};
 use crate::tree::{Directory, PathError};
 
 /// Walks the directory at `path`.
@@ -15,6 +15,6 @@ pub(super) fn open(path: &Path, cross_mounts: bool, surroundings: Surroundings<'
     let root = fs_err::File::open(path).map_err(Error::Open)?.into_file();
     let directory = Directory::from_fd(root.into());
     let directory = if cross_mounts { directory } else { directory.within_mount().map_err(PathError::at(b""))? };
-    let tree = fill(&directory, surroundings.monitor, surroundings.cancel)?;
+    let tree = fill(&directory, Marks::Content, surroundings.monitor, surroundings.cancel)?;
     Ok(Part { tree, contents: Box::new(TreeContents::new(directory, None)) })
 }

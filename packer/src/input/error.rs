@@ -39,6 +39,12 @@ pub enum Error {
         #[source]
         source: tree::Error,
     },
+    /// What overlay would take for "nothing is here".
+    #[error("`{path}` cannot be kept: a character device 0:0 says in an image that a name is gone")]
+    WhiteoutDevice {
+        /// The entry.
+        path: Shown,
+    },
     /// More addresses than the data device of a layer has.
     #[error(
         "`{path}` cannot be kept: with it the file data of the layer takes more than the 16 TiB that a layer addresses"

@@ -14,6 +14,20 @@ use crate::monitor::{Monitor, Stage};
 use crate::paths::Shown;
 use crate::{Cancel, view};
 
+/// What overlay's own marks in a tree are: character devices 0:0 and xattrs in `trusted.overlay.`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Marks {
+    /// What a layer says about those below it: the tree is a changeset.
+    OfTheLayer,
+    /// Content: the tree is a root file system, with an overlay's directories somewhere in it perhaps.
+    Content,
+}
+
+/// The name under which a layer keeps an xattr of a root file system.
+pub(crate) fn kept_name(name: &[u8]) -> Vec<u8> {
+    view::stored_name(name.to_vec())
+}
+
 /// A directory that is being read.
 struct Level<H> {
     handle: H,
@@ -25,6 +39,7 @@ struct Level<H> {
 
 struct Filler<'a, T> {
     source: &'a T,
+    marks: Marks,
     tree: Tree,
     /// Inodes that may have more names.
     links: HashMap<Identity, InodeId>,
@@ -34,11 +49,16 @@ struct Filler<'a, T> {
 }
 
 /// Reads everything below the root of `source`.
-pub(crate) fn fill<T: FileTree>(source: &T, monitor: &dyn Monitor, cancel: &Cancel) -> Result<Tree, Error> {
+pub(crate) fn fill<T: FileTree>(
+    source: &T,
+    marks: Marks,
+    monitor: &dyn Monitor,
+    cancel: &Cancel,
+) -> Result<Tree, Error> {
     monitor.begin(Stage::Walk, None);
     let tree = Tree::new(Attributes::default()).map_err(Error::keep(b""))?;
     let (links, addresses) = (HashMap::new(), Addresses::default());
-    let mut filler = Filler { source, tree, links, addresses, path: Vec::new() };
+    let mut filler = Filler { source, marks, tree, links, addresses, path: Vec::new() };
     let mut levels = vec![filler.root()?];
     while let Some(level) = levels.last_mut() {
         filler.path.truncate(level.path_bytes);
@@ -86,8 +106,12 @@ impl<T: FileTree> Filler<'_, T> {
             self.tree.link(parent, name, first).map_err(Error::keep(&self.path))?;
             return Ok(None);
         }
-        if let Kind::Regular { bytes } = node.kind {
-            self.look_at_data(bytes, &handle)?;
+        match node.kind {
+            Kind::Regular { bytes } => self.look_at_data(bytes, &handle)?,
+            Kind::WHITEOUT if self.marks == Marks::Content => {
+                return Err(Error::WhiteoutDevice { path: Shown::new(&self.path) });
+            }
+            _ => {}
         }
         let inode = self.tree.add(node.attributes, node.kind.as_erofs()).map_err(Error::keep(&self.path))?;
         self.tree.link(parent, name, inode).map_err(Error::keep(&self.path))?;
@@ -104,7 +128,12 @@ impl<T: FileTree> Filler<'_, T> {
     }
 
     fn set_xattrs(&mut self, inode: InodeId, node: &Node) -> Result<(), Error> {
-        let pairs: Vec<_> = node.xattrs.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();
+        let kept = |name: &[u8]| match self.marks {
+            Marks::OfTheLayer => name.to_vec(),
+            Marks::Content => kept_name(name),
+        };
+        let xattrs: Vec<_> = node.xattrs.iter().map(|(name, value)| (kept(name), value)).collect();
+        let pairs: Vec<_> = xattrs.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();
         self.tree.set_xattrs(inode, &pairs).map_err(Error::keep(&self.path))
     }
 

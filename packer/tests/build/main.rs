@@ -4,6 +4,7 @@
 mod archive;
 mod directory;
 mod hostile;
+mod nested;
 mod oci;
 mod support;
 mod tar;

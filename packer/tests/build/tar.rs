@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use dsec_erofs::{Kind, Timestamp};
 use dsec_pack::compare::Aspect;
 use dsec_pack::input::Location;
+use proptest::prelude::*;
 
 use crate::archive::Archive;
 use crate::support::{Lab, Options, find, input, need_root, options, sh};
@@ -129,6 +130,76 @@ fn any_order_of_members_gives_the_same_image() {
         let built = lab.build_with(input(Location::Path(path)), options).unwrap();
         assert_eq!(built.image, first.image, "{order:?}");
     });
+}
+
+/// A member of a random archive; of a link the target.
+#[derive(Debug, Clone)]
+enum Member {
+    Directory,
+    File(Vec<u8>),
+    Symlink,
+    Fifo,
+    Link(String),
+}
+
+fn any_path() -> impl Strategy<Value = String> {
+    prop::collection::vec(prop::sample::select(vec!["a", "b", "long-name-of-an-entry"]), 1..5)
+        .prop_map(|parts| parts.join("/"))
+}
+
+fn any_members() -> impl Strategy<Value = Vec<(String, Member)>> {
+    let kind = prop_oneof![
+        3 => Just(Member::Directory),
+        3 => prop::collection::vec(any::<u8>(), 0..600).prop_map(Member::File),
+        1 => Just(Member::Symlink),
+        1 => Just(Member::Fifo),
+    ];
+    let paths = prop::collection::btree_map(any_path(), kind, 1..16);
+    (paths, prop::collection::vec(any::<prop::sample::Index>(), 0..5)).prop_map(|(mut paths, links)| {
+        // Nothing lies below what is no directory.
+        let not_directories: Vec<String> =
+            paths.iter().filter(|(_, kind)| !matches!(kind, Member::Directory)).map(|(path, _)| path.clone()).collect();
+        paths.retain(|path, _| !not_directories.iter().any(|above| path.starts_with(&format!("{above}/"))));
+        let mut targets: Vec<String> =
+            paths.iter().filter(|(_, kind)| !matches!(kind, Member::Directory)).map(|(path, _)| path.clone()).collect();
+        let links = if targets.is_empty() { Vec::new() } else { links };
+        for (number, index) in links.iter().enumerate() {
+            let (name, target) = (format!("links/{number}"), index.get(&targets).clone());
+            paths.insert(name.clone(), Member::Link(target));
+            targets.push(name);
+        }
+        paths.into_iter().collect()
+    })
+}
+
+fn archive_of(members: &[(String, Member)]) -> Vec<u8> {
+    let add = |archive: Archive, (path, member): &(String, Member)| match member {
+        Member::Directory => archive.member(b'5', path, "", b"", |header| header[100..107].copy_from_slice(b"0000711")),
+        Member::File(data) => archive.file(path, data),
+        Member::Symlink => archive.symlink(path, "nowhere"),
+        Member::Fifo => archive.member(b'6', path, "", b"", |_| {}),
+        Member::Link(target) => archive.link(path, target),
+    };
+    members.iter().fold(Archive::new(), add).end()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 100, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_archive_in_any_order_gives_the_same_image(
+        (sorted, shuffled) in any_members().prop_flat_map(|members| (Just(members.clone()), Just(members).prop_shuffle()))
+    ) {
+        let lab = Lab::new();
+        let build = |members: &[(String, Member)]| {
+            let path = lab.path("archive.tar");
+            fs_err::write(&path, archive_of(members)).unwrap();
+            lab.build_with(input(Location::Path(path)), Options { verify: false, ..options() }).unwrap()
+        };
+        let (first, second) = (build(&sorted), build(&shuffled));
+        prop_assert_eq!(first.image, second.image);
+        prop_assert!(first.layers[0].entries >= sorted.len() as u64);
+    }
 }
 
 fn permute(order: &mut [usize; 6], from: usize, visit: &mut impl FnMut(&[usize; 6])) {

@@ -4,7 +4,6 @@ use std::path::Path;
 
 use dsec_format::image::{Config, Image};
 use dsec_pack::build::Options;
-use dsec_pack::input::{self, Input, Location};
 use dsec_pack::pack_diff::{Packed, Request, pack_diff};
 use dsec_pack::tree::{Directory, Error as TreeError};
 use dsec_pack::upper::{IdRange, Namespace};
@@ -14,7 +13,7 @@ use dsec_pack::{Cancel, Silent};
 use dsec_store::{Source, Store};
 use rustix::fs::{Mode, OFlags, XattrFlags};
 
-use crate::support::{Lab, need_root, run, sh};
+use crate::support::{Lab, need_root, sh};
 use crate::uppers::{FileSystem, Overlay};
 
 fn set(path: &Path, name: &str, value: &[u8]) {
@@ -99,42 +98,12 @@ fn privileged_attributes_of_a_nested_overlay_move_with_a_renamed_directory() {
     let base = base(&lab);
     set(&base.join("var/moved/inner"), "trusted.overlay.overlay.redirect", b"/nested");
     set(&base.join("var/moved/inner"), "trusted.overlay.overlay.overlay.opaque", b"y");
-    let parent = lab.built(&base);
+    // The base as the layer that the overlay has below, not as a root file system.
+    let parent = lab.image(&[&base]);
     let disk = FileSystem::new(&lab, "ext4");
     let overlay = Overlay::new(&disk.root, "o", &base, "redirect_dir=on");
     sh(&overlay.merged, "mv var/moved home/moved");
     assert_restored(&lab, &overlay, &parent, Namespace::Trusted);
-}
-
-#[test]
-fn privileged_an_input_with_marks_is_refused_with_the_name_of_the_entry() {
-    need_root();
-    let lab = Lab::new();
-    let tree = lab.directory("tree");
-    sh(&tree, "mkdir -p a/moved a/opaque; echo x >a/file");
-    set(&tree.join("a/opaque"), "trusted.overlay.opaque", b"y");
-    set(&tree.join("a/moved"), "trusted.overlay.overlay.redirect", b"/nested");
-    lab.built(&tree);
-    for (path, name) in [("a/moved", "trusted.overlay.redirect"), ("a/file", "trusted.overlay.metacopy")] {
-        set(&tree.join(path), name, b"/etc");
-        let archive = lab.path("archive.tar");
-        let [from, to] = [&tree, &archive].map(|path| path.to_str().unwrap());
-        run("tar", &["-C", from, "--xattrs", "--xattrs-include=*", "-cf", to, "."]);
-        for (kind, location) in [(input::Kind::Directory, &tree), (input::Kind::Tar, &archive)] {
-            let (cross_mounts, oci_ref) = (false, None);
-            let (location, architecture) = (Location::Path(location.clone()), "amd64".to_owned());
-            let input = Input { location, kind: Some(kind), cross_mounts, oci_ref, architecture };
-            let name_of_image = Some("refused:1".parse().unwrap());
-            let request =
-                dsec_pack::build::Request { input, name: name_of_image, config: Config::default(), verify: false };
-            let options = Options { level: 3, threads: 2 };
-            let refused = dsec_pack::build(&lab.store, &request, options, &Silent, &Cancel::new()).unwrap_err();
-            let said = format!("{:#}", anyhow::Error::from(refused));
-            assert!(said.contains(path) && said.contains(name), "{said}");
-            assert!(lab.store.read_ref(&"refused:1".parse().unwrap()).is_err());
-        }
-        rustix::fs::removexattr(tree.join(path), name).unwrap();
-    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ pub(in crate::input) enum Files {
     /// A layout directory.
     Directory(PathBuf),
     /// An archive of an image.
-    Archive(Archive),
+    Archive(Box<Archive>),
 }
 
 impl Files {

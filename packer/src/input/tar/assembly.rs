@@ -12,6 +12,7 @@ use super::Error;
 use super::entry::{Body, Entry, EntryPath, Place};
 use crate::input::{self, Addresses};
 use crate::paths::join;
+use crate::tree::fill::kept_name;
 
 /// Of a directory that has no member of its own.
 const IMPLICIT_DIRECTORY: Attributes =
@@ -95,12 +96,21 @@ impl Assembly {
                 self.add(&entry, parent, name)?
             }
         };
-        let pairs: Vec<_> = entry.xattrs.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();
+        self.set_xattrs(inode, &entry)
+    }
+
+    /// All that an archive says is content; what a layer says about those below it comes from whiteouts alone.
+    fn set_xattrs(&mut self, inode: InodeId, entry: &Entry) -> Result<(), input::Error> {
+        let xattrs: Vec<_> = entry.xattrs.iter().map(|(name, value)| (kept_name(name), value)).collect();
+        let pairs: Vec<_> = xattrs.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();
         self.tree.set_xattrs(inode, &pairs).map_err(keep(&entry.path))
     }
 
     fn add(&mut self, entry: &Entry, parent: InodeId, name: &[u8]) -> Result<InodeId, input::Error> {
         let kind = match &entry.body {
+            Body::CharDevice(Device { major: 0, minor: 0 }) => {
+                return Err(input::Error::WhiteoutDevice { path: entry.path.shown() });
+            }
             Body::Directory => Kind::Directory,
             Body::File { bytes, .. } => Kind::Regular { bytes: *bytes },
             Body::Symlink(target) => Kind::Symlink(target),
@@ -127,8 +137,7 @@ impl Assembly {
         }
         self.tree.set_attributes(Tree::ROOT, entry.attributes).map_err(keep(&entry.path))?;
         self.implicit.remove(&Tree::ROOT);
-        let pairs: Vec<_> = entry.xattrs.iter().map(|(name, value)| (name.as_slice(), value.as_slice())).collect();
-        self.tree.set_xattrs(Tree::ROOT, &pairs).map_err(keep(&entry.path))
+        self.set_xattrs(Tree::ROOT, entry)
     }
 
     /// A link to what is there now; to what comes later if nothing is. So a link means what it means to a program that
