@@ -8,23 +8,7 @@ use dsec_pack::input::Location;
 use dsec_store::Source;
 use fs_err as fs;
 
-use crate::support::{Lab, Options, find, input, need_root, noise, options, run, sh};
-
-/// A file system in memory, unmounted when it goes.
-struct Mounted(std::path::PathBuf);
-
-impl Mounted {
-    fn tmpfs(at: &std::path::Path) -> Self {
-        sh(at, "mount -t tmpfs dsec-test .");
-        Self(at.to_owned())
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("umount").arg(&self.0).status();
-    }
-}
+use crate::support::{Lab, Mounted, Options, find, input, need_root, noise, options, run};
 
 #[test]
 fn privileged_every_oddity_is_kept_and_threads_and_level_do_not_matter() {
@@ -171,9 +155,7 @@ fn privileged_fsck_and_the_kernel_take_vast_files() {
     let [image, device] = [&image, &device].map(|path| path.to_str().unwrap());
     run("fsck.erofs", &[&format!("--device={device}"), image]);
 
-    let options = std::ffi::CString::new(format!("device={device}")).unwrap();
-    rustix::mount::mount(image, &root, "erofs", rustix::mount::MountFlags::RDONLY, Some(options.as_c_str())).unwrap();
-    let _mounted = Mounted(root.clone());
+    let _mounted = Mounted::read_only("erofs", image.as_ref(), &root, &format!("device={device}"));
     for (name, bytes, places) in VAST_FILES {
         let file = fs::File::open(root.join(name)).unwrap();
         assert_eq!(file.metadata().unwrap().len(), bytes);

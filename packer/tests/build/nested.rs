@@ -1,12 +1,10 @@
 //! Inputs that have an overlay's upper directories in them: content like any other.
 
-use std::ffi::CString;
 use std::path::Path;
 
 use rustix::fs::{XattrFlags, getxattr, setxattr};
-use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 
-use crate::support::{Lab, find, need_root, sh};
+use crate::support::{Lab, Mounted, find, need_root, sh};
 
 /// What overlay leaves in an upper directory, and once more what one inside an overlay does.
 const XATTRS: [(&str, &str, &[u8]); 6] = [
@@ -25,22 +23,6 @@ fn tree(lab: &Lab) -> std::path::PathBuf {
         setxattr(tree.join(path), name, value, XattrFlags::CREATE).unwrap();
     }
     tree
-}
-
-struct Mounted(std::path::PathBuf);
-
-impl Mounted {
-    fn new(kind: &str, source: &Path, at: &Path, options: &str) -> Self {
-        let options = CString::new(options).unwrap();
-        mount(source, at, kind, MountFlags::RDONLY, Some(options.as_c_str())).unwrap();
-        Self(at.to_owned())
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = unmount(&self.0, UnmountFlags::DETACH);
-    }
 }
 
 #[test]
@@ -63,9 +45,9 @@ fn privileged_an_overlay_inside_an_image_is_seen_inside_a_sandbox_as_it_was() {
     fs_err::write(&image, &layer.metadata).unwrap();
     fs_err::File::create(&device).unwrap().set_len(1 << 20).unwrap();
     [&layer_root, &root, &empty].iter().for_each(|path| fs_err::create_dir(path).unwrap());
-    let _layer = Mounted::new("erofs", &image, &layer_root, &format!("device={}", device.display()));
+    let _layer = Mounted::read_only("erofs", &image, &layer_root, &format!("device={}", device.display()));
     let lowers = format!("lowerdir={}:{}", layer_root.display(), empty.display());
-    let _root = Mounted::new("overlay", Path::new("overlay"), &root, &lowers);
+    let _root = Mounted::read_only("overlay", Path::new("overlay"), &root, &lowers);
     for (path, name, value) in XATTRS {
         let mut seen = [0; 16];
         let length =

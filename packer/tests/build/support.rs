@@ -120,6 +120,32 @@ impl Lab {
     }
 }
 
+/// A mounted file system, unmounted when it goes.
+pub(crate) struct Mounted(PathBuf);
+
+impl Mounted {
+    /// One in memory.
+    pub(crate) fn tmpfs(at: &Path) -> Self {
+        sh(at, "mount -t tmpfs dsec-test .");
+        Self(at.to_owned())
+    }
+
+    pub(crate) fn read_only(kind: &str, source: &Path, at: &Path, options: &str) -> Self {
+        let options = std::ffi::CString::new(options).unwrap();
+        let flags = rustix::mount::MountFlags::RDONLY;
+        rustix::mount::mount(source, at, kind, flags, Some(options.as_c_str())).unwrap();
+        Self(at.to_owned())
+    }
+}
+
+impl Drop for Mounted {
+    /// Lazily: a process that another test is starting may hold a copy of a descriptor until it has started.
+    fn drop(&mut self) {
+        let done = rustix::mount::unmount(&self.0, rustix::mount::UnmountFlags::DETACH);
+        assert!(std::thread::panicking() || done.is_ok(), "cannot unmount {}", self.0.display());
+    }
+}
+
 /// The inode at a path of a metadata image.
 pub(crate) fn find(image: &dsec_erofs::Image<Vec<u8>>, path: &str) -> Option<dsec_erofs::Inode> {
     let mut inode = image.inode(image.root_nid()).unwrap();
