@@ -3,7 +3,7 @@
 //! - A sandbox's layers are held as `sandbox/ID`. The ref is resolved by mountd every time, so a ref that moved is followed.
 //! - The layers of an image that a sandbox has used are also held by the edge itself (`edge/TAG/DIGEST`) for a while, so
 //!   that the next sandbox on it costs no mount.
-//! - Giving back is never on the way of a request: a [`Keeper`] does it, again and again until mountd has answered.
+//! - Giving back is never on the way of a request: the keeper does it, again and again until mountd has answered.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
