@@ -220,7 +220,7 @@ impl Error {
 
 /// An error with the path of what it is about.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot read {}", show(path))]
+#[error("cannot read {}", short(show(path)))]
 pub struct PathError {
     /// From the root of the tree, without a slash in front.
     pub path: Vec<u8>,
@@ -234,6 +234,18 @@ impl PathError {
         let path = path.to_vec();
         move |source| Self { path, source: Box::new(source) }
     }
+}
+
+/// Of a path that is longer than people read, the beginning and the end.
+fn short(path: String) -> String {
+    const SHOWN_CHARS: usize = 200;
+    let chars = path.chars().count();
+    if chars <= 3 * SHOWN_CHARS {
+        return path;
+    }
+    let start: String = path.chars().take(SHOWN_CHARS).collect();
+    let end: String = path.chars().skip(chars - SHOWN_CHARS).collect();
+    format!("{start} … {end} ({} bytes)", path.len())
 }
 
 /// A path for people: absolute, with what is not printable escaped.
@@ -364,4 +376,18 @@ pub fn walk<T: FileTree, E: From<PathError>>(tree: &T, visit: &mut Visit<'_, T::
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_shows_a_long_path_by_its_ends() {
+        let at = |path: &str| PathError::at(path.as_bytes())(Error::Changed).to_string();
+        assert_eq!(at("etc/passwd"), "cannot read /etc/passwd");
+        let long = at(&"d/".repeat(20_000));
+        assert!(long.starts_with("cannot read /d/d") && long.ends_with("d/ (40001 bytes)"), "{long}");
+        assert!(long.len() < 500, "{}", long.len());
+    }
 }
