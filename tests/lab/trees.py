@@ -203,13 +203,13 @@ def listing(root, ignored_xattrs=()):
     return facts
 
 
-def differences(have, want, ignored=(), limit=20):
-    """What differs between two listings, for people; empty when nothing does. `ignored`: facts that need not agree."""
+def differences(have, want, limit=20):
+    """What differs between two listings, for people; empty when nothing does."""
     lines = [f"missing: {name!r}" for name in sorted(want.keys() - have.keys())]
     lines += [f"unexpected: {name!r}" for name in sorted(have.keys() - want.keys())]
     for name in sorted(have.keys() & want.keys()):
         for key in sorted(have[name].keys() | want[name].keys()):
             left, right = have[name].get(key), want[name].get(key)
-            if left != right and key not in ignored:
+            if left != right:
                 lines.append(f"{name!r}: {key} is {left!r}, should be {right!r}")
     return lines[:limit] + ([f"and {len(lines) - limit} more"] if len(lines) > limit else [])

@@ -63,9 +63,7 @@ def road_is_faithful(work, node, image, want):
     node.mount(image, point)
     (status,) = [status for status in node.status()["images"] if status["spec"] == image]
     equal(status["road"], node.road, "the road that is used")
-    # A file system in user space shows holes as the zeros that they are; only the kernel's EROFS tells where they lie.
-    ignored = ("data",) if node.road == "fuse" else ()
-    wrong = trees.differences(trees.listing(point), want, ignored)
+    wrong = trees.differences(trees.listing(point), want)
     node.umount(point)
     check(not wrong, "\n".join(wrong))
 
