@@ -1,10 +1,10 @@
 """The end-to-end suite: the real programs on real and on odd input, looked at from outside."""
 
 from .cases import Cases
-from .suites import documents, errors, faithful, sandboxes
+from .suites import documents, errors, faithful, marks, objects, sandboxes
 from .work import Work
 
-SUITES = (documents, faithful, sandboxes, errors)
+SUITES = (documents, marks, objects, faithful, sandboxes, errors)
 
 
 def arguments(parser):

@@ -60,7 +60,7 @@ pub(super) async fn health(client: &Client) -> Result<Option<Health>, Failure> {
 pub(crate) async fn ps(client: &Client, json: bool) -> Result<ExitCode, Failure> {
     let all = list(client).await?;
     if json {
-        return print::json(&all);
+        return print::json(&serde_json::json!({ "sandboxes": all }));
     }
     let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
     let row = |sandbox: &Sandbox| {

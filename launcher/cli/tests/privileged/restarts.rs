@@ -20,7 +20,7 @@ fn privileged_sandboxes_survive_a_stop_and_a_kill() {
         }
         node.start_edge();
         assert_eq!(node.ok(&["exec", &id, "sh", "-c", "cat /srv/kept; echo $MINE $FROM_IMAGE"]), "kept\n1 yes\n");
-        let all = node.json(&["ps"]);
+        let all = node.json(&["ps"])["sandboxes"].take();
         assert_eq!((&all[0]["labels"]["a"], &all[0]["state"]), (&"b".into(), &"running".into()));
         assert_eq!(node.ok(&["create", "--key", "k", "--label", "a=b", "-e", "MINE=1", "base"]).trim(), id);
         assert_eq!(processes_of(&id), 2, "what an ended command had left running runs on");

@@ -217,7 +217,7 @@ impl Node {
     }
 
     pub(super) fn ids(&self) -> BTreeSet<String> {
-        let all = self.json(&["ps"]);
+        let all = self.json(&["ps"])["sandboxes"].take();
         all.as_array().unwrap().iter().map(|one| one["id"].as_str().unwrap().to_owned()).collect()
     }
 
