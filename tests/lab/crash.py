@@ -8,6 +8,7 @@ seed, which is printed; the same seed draws the same moments, though not the sam
 import hashlib
 import os
 import random
+import signal
 import stat
 import subprocess
 import threading
@@ -16,7 +17,7 @@ from functools import partial
 
 from . import trees
 from .cases import Cases, check, equal
-from .leftovers import cgroups_of, processes_below
+from .leftovers import processes_below, remains_of
 from .programs import Node, Registry, Store, program
 from .work import Failure, Work, mounts_below, run, shown
 
@@ -58,7 +59,7 @@ class Loop:
         self.store = Store(work.path / "store")
         self.remote = Registry(work).start()
         self.acknowledged = {self.store.path: {}, self.remote.store.path: {}}
-        self.number = self.looks = 0
+        self.number = self.looks = self.hits = 0
         self.edges = []
         self.make_tree()
         self.built()
@@ -94,19 +95,27 @@ class Loop:
             code = process.wait(moment_secs)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait()
+            # It may have ended in between, and then was not killed.
+            self.hits += process.wait() == -signal.SIGKILL
             return False
         if code != 0:
             raise Failure(f"{shown(argv)} ended with {code} before it was killed:\n{log.read_text()[-2000:]}")
         return True
 
     def moments(self, argv, prepare, count):
-        """Measures how long the command takes when left alone, then draws the moments of the kills."""
+        """Measures how long the command takes when left alone, then draws moments until `count` kills have hit.
+
+        A command that has ended before its moment was not killed, and does not count (`shoot` tells).
+        """
         prepare()
         start = time.monotonic()
         run(*argv())
         took = time.monotonic() - start
-        return [self.random.uniform(0, 1.1 * took) for _ in range(count)]
+        self.hits = tries = 0
+        while self.hits < count:
+            check(tries < 3 * count + 10, f"{self.hits} of {tries} shots have hit")
+            tries += 1
+            yield self.random.uniform(0, 1.1 * took)
 
     def acknowledge(self, store, name):
         """A ref that a program has said is stored: from now on it must be there."""
@@ -170,6 +179,7 @@ class Loop:
             )
             time.sleep(moment)
             self.remote.process.kill()
+            self.hits += 1
             _, said = push.communicate(timeout=120)
             check(push.returncode in (0, UNREACHABLE), f"push ended with {push.returncode}: {said.decode()}")
             if push.returncode == 0:
@@ -203,8 +213,9 @@ class Loop:
                 run(*command(name))
             self.acknowledge(self.store, name)
             self.sound(self.store)
-        node.dsec("rm", sandbox)
-        self.edges.append((node, sandbox))
+        check(remains_of(node), "what an edge has of its own can be seen")
+        node.dsec("rm", "--all")
+        self.edges.append(node)
         node.edge.stop()
         node.mountd.stop()
 
@@ -251,9 +262,7 @@ class Loop:
             check(not left, f"temporary files in {store.path.name}: {left[:5]}")
         equal(mounts_below(self.work.path), [], "mounts")
         equal(processes_below(self.work.path), [], "processes")
-        equal([path for _, sandbox in self.edges for path in cgroups_of(sandbox)], [], "cgroups")
-        files = [path for node, sandbox in self.edges for path in node.root.rglob(f"*{sandbox}*")]
-        equal(files, [], "files of sandboxes")
+        equal([path for node in self.edges for path in remains_of(node)], [], "cgroups and files of sandboxes")
 
 
 def file_hashes(directory):

@@ -22,5 +22,15 @@ def processes_below(directory):
 
 
 def cgroups_of(sandbox):
-    """Control groups, in every hierarchy, whose name holds a sandbox's id."""
+    """Control groups, in every hierarchy, whose name holds a sandbox's id, or the tag that all ids of an edge begin with.
+
+    Where there is none there is no process of a sandbox either, whatever it calls itself, and so no namespace: a cgroup
+    with processes cannot be removed, and a namespace goes with the last process, mount or descriptor that holds it.
+    """
     return [path for path in Path("/sys/fs/cgroup").rglob(f"*{sandbox}*") if path.is_dir()]
+
+
+def remains_of(node):
+    """What is left of an edge's sandboxes, those of spares included: control groups and directories."""
+    root = node.root / "edge"
+    return cgroups_of((root / "tag").read_text().strip()) + list((root / "sandboxes").iterdir())

@@ -5,7 +5,7 @@ import os
 
 from .. import trees
 from ..cases import check, equal
-from ..leftovers import cgroups_of, processes_below
+from ..leftovers import cgroups_of, processes_below, remains_of
 from ..programs import Node, Store
 from ..work import mounts_below
 
@@ -116,3 +116,4 @@ def ended(work, _store, node):
     node.mountd.stop()
     equal(mounts_below(work.path), [], "mounts")
     equal(processes_below(work.path), [], "processes")
+    equal(remains_of(node), [], "cgroups and files of sandboxes")
