@@ -22,6 +22,24 @@ fn privileged_no_mount_of_the_host_is_left() {
 }
 
 #[test]
+fn privileged_every_namespace_is_its_own_and_commands_share_it() {
+    let (one, other) = (create(), create());
+    let script = "for kind in cgroup ipc mnt net pid user uts; do readlink /proc/self/ns/$kind; done";
+    let inside = |sandbox: &dsec_sandbox::Sandbox| sh(sandbox, script).lines().map(str::to_owned).collect::<Vec<_>>();
+    let host = ["cgroup", "ipc", "mnt", "net", "pid", "user", "uts"]
+        .map(|kind| fs_err::read_link(format!("/proc/thread-self/ns/{kind}")).unwrap().to_str().unwrap().to_owned());
+    let (first, second) = (inside(&one), inside(&other));
+    assert_eq!((first.len(), second.len()), (host.len(), host.len()));
+    for ((host, first), second) in host.iter().zip(&first).zip(&second) {
+        assert!(first != host && second != host && first != second, "{host} {first} {second}");
+    }
+    assert_eq!(inside(&one), first, "a second command is in the namespaces of the first");
+    // What a cgroup namespace is for: no name of the host's cgroups shows.
+    let groups = sh(&one, "cut -d: -f3 /proc/self/cgroup");
+    assert!(!groups.is_empty() && !groups.contains(one.state().id.as_str()), "{groups}");
+}
+
+#[test]
 fn privileged_only_the_three_standard_descriptors_are_open() {
     let sandbox = create();
     // The fourth is the one that lists them.
