@@ -70,7 +70,7 @@ def reads(work, store, plain):
     for name, action, runs, before, bound in (
         ("warm find through the mount", find, 15, lambda: None, 1.15),
         ("warm full read through the mount", read_all, 11, lambda: None, 1.15),
-        ("full read, page cache dropped, local cache full", read_all, 7, cold, 1.0),
+        ("full read with page cache dropped and the local cache full", read_all, 7, cold, 1.0),
     ):
         ours, theirs = interleaved(partial(action, point), partial(action, plain), runs, before)
         yield Figure(name, ours, theirs, other, "ms", runs, Bound("<=", bound))
@@ -133,15 +133,15 @@ def shares(work, store):
     fetched = proxy.stats()["response_bytes"] / 1e6
     stored = measures.stored_bytes(store, IMAGE) / 1e6
     bound = Bound("<", measures.FETCHED_SHARE)
-    yield Figure("fetched for a Python start", fetched, stored, "the image's stored bytes", "MB", 1, bound)
+    yield Figure("the Python start fetches", fetched, stored, "the image's stored bytes", "MB", 1, bound)
     wheel = trees.wheel(work)
     node.dsec("cp", wheel, f"{sandbox}:/tmp/{wheel.name}")
     node.dsec("exec", sandbox, "--", *measures.install(f"/tmp/{wheel.name}"))
     node.dsec("exec", sandbox, "--", "rm", f"/tmp/{wheel.name}")
     changed = measures.changed_bytes(node, sandbox) / 1e6
     diff = measures.pack_diff(node, store, sandbox, DIFF) / 1e6
-    other_is = "the changed files, tar | zstd -3"
-    yield Figure("stored by pack-diff", diff, changed, other_is, "MB", 1, Bound("<", measures.DIFF_RATIO))
+    other_is = "the zstd-compressed size of the changed files"
+    yield Figure("pack-diff of it stores", diff, changed, other_is, "MB", 1, Bound("<", measures.DIFF_RATIO))
     node.dsec("rm", sandbox)
     node.edge.stop()
     node.mountd.stop()
