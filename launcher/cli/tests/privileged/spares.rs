@@ -105,7 +105,10 @@ fn privileged_what_a_spare_became_survives_and_its_key_is_kept() {
     assert_eq!(node.ids(), BTreeSet::from([id.clone()]));
     assert_eq!(on_disk(&node), node.ids(), "spares of a dead edge are gone");
     assert_eq!(node.ok(&["exec", &id, "sh", "-c", "echo $MINE $FROM_IMAGE"]), "1 yes\n");
-    assert_eq!((node.ok(&create).trim(), node.json(&["ps"])["sandboxes"][0]["labels"]["a"].as_str()), (id.as_str(), Some("b")));
+    assert_eq!(
+        (node.ok(&create).trim(), node.json(&["ps"])["sandboxes"][0]["labels"]["a"].as_str()),
+        (id.as_str(), Some("b"))
+    );
 }
 
 #[test]
