@@ -12,17 +12,20 @@
 //!    └──born, ready── the command: cgroups, limits, user namespace, user, filter, exec
 //! ```
 //!
-//! The starter is forked off early, keeps nothing open, and names itself neutrally, so the memory that a command has
-//! before its own program holds nothing of the daemon's. The command is the *daemon's* child (`CLONE_PARENT`), to be
-//! waited for there. Until it enters the user namespace, its last step but for its own privileges, the tenant has no right
-//! over it; from there on a tenant can stop or slow down its own command only: nobody waits for it in a system call, and
-//! whoever has the [`Starting`] kills it when its time is up.
+//! The starter is forked off early, keeps nothing open that it does not need, names itself neutrally and is undumpable; a
+//! command has no heap of the daemon's before its own program, and what it has nobody inside can read. The command is the
+//! *daemon's* child (`CLONE_PARENT`), to be waited for there. Until it enters the user namespace, its last step but for its
+//! own privileges, the tenant has no right over it; from there on a tenant can stop or slow down its own command only:
+//! nobody waits for it in a system call, and whoever has the [`Starting`] kills it when its time is up.
 //!
 //! Starting takes the starter some 0.1 ms, whatever the sandbox does: it touches no file of it. It ends with the daemon
 //! (its socket is closed then); one that was killed is replaced at the next start.
 
+mod command;
+mod memory;
 mod request;
 mod serve;
+mod wire;
 
 pub use request::{Request, WorkingDirectory};
 
@@ -169,7 +172,7 @@ impl Starter {
             .map_err(Error::Send)?;
         let mut descriptors = vec![theirs.as_fd(), payload.file.as_fd()];
         descriptors.extend(request.descriptors());
-        let message = serve::Message {
+        let message = wire::Message {
             namespaces: request.namespaces.cast_unsigned(),
             joins: u32::try_from(request.joins.len()).map_err(|_| Error::Send(Errno::INVAL))?,
             payload_bytes: payload.bytes,
@@ -179,7 +182,7 @@ impl Starter {
     }
 
     /// Sends; to a new starter if the old one is gone.
-    fn send(&self, message: &serve::Message, descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
+    fn send(&self, message: &wire::Message, descriptors: &[BorrowedFd<'_>]) -> Result<(), Error> {
         let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
         let sent = scm::send(process.socket.as_fd(), message.as_bytes(), descriptors);
         let sent = match sent {
@@ -227,7 +230,7 @@ impl Process {
             let path = format!("/proc/self/task/{}/ns/{name}", std::process::id());
             own.push((open(&path, OFlags::RDONLY).map_err(failed("no namespaces in /proc"))?, *flag));
         }
-        let memory = serve::Memory::read().map_err(failed("no /proc/self/maps"))?;
+        let memory = memory::Memory::read().map_err(failed("no /proc/self/maps"))?;
         let mut stack: Vec<u128> = vec![0; STACK_BYTES / size_of::<u128>()];
         let birth = serve::Birth::new(config, &theirs, &null, &own, &memory, &stack);
         let child = clone(&birth, &mut stack).map_err(failed("no process"))?;
@@ -240,11 +243,11 @@ impl Process {
     fn wait_ready(&self) -> Result<(), Error> {
         let failed = |what, errno| Error::Starter { what, errno };
         wait_readable(self.socket.as_fd(), READY_TIMEOUT).map_err(|errno| failed("it is not ready", errno))?;
-        let mut bytes = [0; size_of::<serve::Status>()];
+        let mut bytes = [0; size_of::<wire::Status>()];
         let (count, _) = scm::receive(self.socket.as_fd(), &mut bytes).map_err(|errno| failed("it is gone", errno))?;
-        match serve::Status::from_bytes(&bytes, count) {
-            Some(serve::Status { kind: serve::READY, .. }) => Ok(()),
-            Some(serve::Status { kind: serve::FAILED, errno, .. }) => {
+        match wire::Status::from_bytes(&bytes, count) {
+            Some(wire::Status { kind: wire::READY, .. }) => Ok(()),
+            Some(wire::Status { kind: wire::FAILED, errno, .. }) => {
                 Err(failed("it cannot set itself up", Errno::from_raw_os_error(errno)))
             }
             _ => Err(failed("it is gone", Errno::CONNRESET)),
@@ -285,8 +288,7 @@ fn clone(birth: &serve::Birth<'_>, stack: &mut [u128]) -> Result<Child, Errno> {
 }
 
 /// A command on its way to its program. Its descriptor ([`AsFd`]) is readable whenever [`Starting::poll`] may know more.
-/// Dropping it before [`Starting::poll`] has told of
-/// the command kills it.
+/// Dropping it before [`Starting::poll`] has told of the command kills it.
 #[derive(Debug)]
 pub struct Starting {
     status: OwnedFd,
@@ -303,26 +305,26 @@ impl Starting {
     /// [`Error`]; the command is gone then, and waited for. Once decided, it is not to be called again.
     pub fn poll(&mut self) -> Result<Option<Child>, Error> {
         loop {
-            let mut bytes = [0; size_of::<serve::Status>()];
+            let mut bytes = [0; size_of::<wire::Status>()];
             match scm::receive(self.status.as_fd(), &mut bytes) {
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(Error::Receive(errno)),
                 Ok((0, _)) => return self.conclude().map(Some),
-                Ok((count, descriptors)) => self.take(serve::Status::from_bytes(&bytes, count), descriptors),
+                Ok((count, descriptors)) => self.take(wire::Status::from_bytes(&bytes, count), descriptors),
             }
         }
     }
 
-    fn take(&mut self, status: Option<serve::Status>, descriptors: Vec<OwnedFd>) {
+    fn take(&mut self, status: Option<wire::Status>, descriptors: Vec<OwnedFd>) {
         let Some(status) = status else { return };
         match status.kind {
-            serve::READY => self.ready = true,
-            serve::FAILED => {
+            wire::READY => self.ready = true,
+            wire::FAILED => {
                 let step = Step::ALL.get(status.value as usize).copied().unwrap_or(Step::Exec);
                 self.failed = Some((step, Errno::from_raw_os_error(status.errno)));
             }
-            serve::BORN => {
+            wire::BORN => {
                 self.born = descriptors.into_iter().next().map(|pidfd| Child { pid: status.value, pidfd });
             }
             _ => {}
@@ -380,7 +382,8 @@ impl Drop for Starting {
                 // It has just become its program.
                 Ok(Some(child)) => return end(&child),
                 Ok(None) => {}
-                Err(_) => return,
+                // Decided, or the socket is of no use any more.
+                Err(_) => return self.born.take().iter().for_each(end),
             }
             if let Some(child) = self.born.take() {
                 return end(&child);

@@ -66,3 +66,26 @@ pub(crate) fn close_on_exec_from(first: u32) -> Result<()> {
     // SAFETY: integers.
     done(unsafe { call!(libc::SYS_close_range, first, u32::MAX, flags) })
 }
+
+/// Closes all descriptors from 3 on but those kept, which are ascending. The caller has a table of its own.
+pub(crate) fn close_all_but(kept: &[i32]) -> Result<()> {
+    let mut first = 3u32;
+    for fd in kept {
+        let fd = fd.cast_unsigned();
+        if fd > first {
+            // SAFETY: integers; no process but this one has this table, and nothing in it uses what is closed.
+            unsafe { call!(libc::SYS_close_range, first, fd - 1, 0) }?;
+        }
+        first = fd + 1;
+    }
+    // SAFETY: as above.
+    done(unsafe { call!(libc::SYS_close_range, first, u32::MAX, 0) })
+}
+
+/// Ends this process.
+pub(crate) fn exit(status: i32) -> ! {
+    loop {
+        // SAFETY: an integer.
+        let _ = unsafe { call!(libc::SYS_exit_group, status) };
+    }
+}
