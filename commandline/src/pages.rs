@@ -4,20 +4,29 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
-use clap::{Args, Command};
+use clap::{Args, Command, Subcommand};
 use clap_complete::Shell;
 use serde::Serialize;
 
-use crate::{Output, output};
+use crate::{Exit, Output, output};
 
-/// Print a completion script for a shell
+/// Both, to be flattened into the subcommands of a program.
+#[derive(Debug, Subcommand)]
+pub enum Page {
+    /// Print a completion script for a shell
+    Completion(Completion),
+    /// Print the manual page, or write those of all subcommands into a directory
+    Man(Man),
+}
+
+/// What `completion` takes.
 #[derive(Debug, Args)]
 pub struct Completion {
     /// The shell
     shell: Shell,
 }
 
-/// Print the manual page, or write those of all subcommands into a directory
+/// What `man` takes.
 #[derive(Debug, Args)]
 pub struct Man {
     /// Print the page of this subcommand
@@ -58,11 +67,11 @@ impl fmt::Display for Script {
 }
 
 #[derive(Debug, Serialize)]
-struct Page {
+struct Rendered {
     page: String,
 }
 
-impl fmt::Display for Page {
+impl fmt::Display for Rendered {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.page)
     }
@@ -79,12 +88,26 @@ impl fmt::Display for Written {
     }
 }
 
+impl Page {
+    /// Prints it, or writes it, for the program of `command`.
+    ///
+    /// # Errors
+    /// As [`Error`].
+    pub fn run(&self, command: Command, output: Output) -> Result<Exit, Error> {
+        match self {
+            Self::Completion(completion) => completion.run(command, output),
+            Self::Man(man) => man.run(command, output),
+        }
+        .map(|()| Exit::Success)
+    }
+}
+
 impl Completion {
     /// Prints the script for `command`.
     ///
     /// # Errors
     /// When standard output cannot be written.
-    pub fn run(&self, mut command: Command, output: Output) -> Result<(), Error> {
+    fn run(&self, mut command: Command, output: Output) -> Result<(), Error> {
         let (mut script, name) = (Vec::new(), command.get_name().to_owned());
         clap_complete::generate(self.shell, &mut command, name, &mut script);
         let script = String::from_utf8_lossy(&script).into_owned();
@@ -97,7 +120,7 @@ impl Man {
     ///
     /// # Errors
     /// As [`Error`].
-    pub fn run(&self, command: Command, output: Output) -> Result<(), Error> {
+    fn run(&self, command: Command, output: Output) -> Result<(), Error> {
         let Some(directory) = &self.directory else { return Ok(output.print(&self.page(command)?)?) };
         fs_err::create_dir_all(directory)?;
         let pages = all(&built(command)).into_iter().map(|command| {
@@ -107,7 +130,7 @@ impl Man {
         Ok(output.print(&Written { pages: pages.collect::<Result<_, _>>()? })?)
     }
 
-    fn page(&self, command: Command) -> Result<Page, Error> {
+    fn page(&self, command: Command) -> Result<Rendered, Error> {
         let command = built(command);
         let command = match &self.subcommand {
             None => command,
@@ -117,7 +140,7 @@ impl Man {
         };
         let mut page = Vec::new();
         clap_mangen::Man::new(command).render(&mut page)?;
-        Ok(Page { page: String::from_utf8_lossy(&page).into_owned() })
+        Ok(Rendered { page: String::from_utf8_lossy(&page).into_owned() })
     }
 }
 
@@ -139,7 +162,7 @@ mod tests {
     use super::*;
 
     fn command() -> Command {
-        let about = crate::help::About { examples: "prog serve", variables: &[], exits: crate::Exit::ALL };
+        let about = crate::help::About { examples: "prog serve", variables: &[], exits: Exit::ALL };
         let level = clap::Arg::new("level").long("level").env("PROG_LEVEL").global(true);
         about.add_to(Command::new("prog").arg(level).subcommand(Command::new("serve").about("Serve it")))
     }
@@ -153,7 +176,7 @@ mod tests {
     fn a_page_has_variables_and_every_exit_code_on_a_line_of_its_own() {
         let page = page(None).unwrap().replace(r"\*(Aq", "'");
         assert!(page.contains("PROG_LEVEL") && page.contains("prog serve"), "{page}");
-        for exit in crate::Exit::ALL {
+        for exit in Exit::ALL {
             let line = page.lines().find(|line| line.contains(exit.meaning())).unwrap_or_default();
             // A line of a page that does not begin with a blank is joined with the one before.
             assert!(line.starts_with(' ') && line.trim_start().starts_with(&exit.code().to_string()), "{line:?}");

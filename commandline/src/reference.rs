@@ -100,7 +100,11 @@ pub enum Error {
 ///
 /// # Errors
 /// As [`Error`].
+///
+/// # Panics
+/// When the command line contradicts itself, as clap tells in debug builds.
 pub fn check(command: Command, path: PathBuf, update: bool) -> Result<(), Error> {
+    command.clone().debug_assert();
     let text = render(command);
     if update {
         return Ok(fs_err::write(path, text)?);

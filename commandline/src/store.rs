@@ -12,7 +12,7 @@ pub struct Nowhere;
 /// the XDG base directory specification has it. `variable` gives variables of the environment.
 ///
 /// # Errors
-/// [`Nowhere`]; a given path that cannot be made absolute.
+/// [`Nowhere`].
 pub fn directory(
     given: Option<&Path>,
     is_root: bool,

@@ -1,18 +1,24 @@
-//! Reading the command line.
+//! Reading the command line, and ending as what it asked for does.
 
 use std::ffi::OsString;
+use std::process::ExitCode;
 
 use clap::FromArgMatches;
 use clap::error::ErrorKind;
 
 use crate::{Exit, Report};
 
+/// Reads a command line, the program's name first, and does what it asks for.
+pub fn run<T: FromArgMatches>(command: clap::Command, line: &[OsString], work: impl FnOnce(T) -> ExitCode) -> ExitCode {
+    read(command, line).map_or_else(ExitCode::from, work)
+}
+
 /// Reads a command line, the program's name first. What it says when that is not possible has been printed then, `--help`
 /// and `--version` too; the code to end with is left.
 ///
 /// # Errors
 /// The code to end with.
-pub fn read<T: FromArgMatches>(command: clap::Command, line: &[OsString]) -> Result<T, Exit> {
+fn read<T: FromArgMatches>(command: clap::Command, line: &[OsString]) -> Result<T, Exit> {
     let read = command.try_get_matches_from(line).and_then(|matches| T::from_arg_matches(&matches));
     read.map_err(|error| refuse(&error, wants_json(line)))
 }

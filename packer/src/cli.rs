@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use dsec_commandline::help::About;
 use dsec_commandline::log::Log;
-use dsec_commandline::pages::{Completion, Man};
+use dsec_commandline::pages::Page;
 use dsec_commandline::{Exit, token, usage};
 
 use context::Context;
@@ -74,8 +74,8 @@ enum Command {
     PackDiff(Box<pack_diff::PackDiff>),
     Report(report::Report),
     Fsck(fsck::Fsck),
-    Completion(Completion),
-    Man(Man),
+    #[command(flatten)]
+    Page(Page),
 }
 
 impl Command {
@@ -95,8 +95,7 @@ impl Command {
             Self::PackDiff(command) => command.run(context),
             Self::Report(command) => command.run(context),
             Self::Fsck(command) => command.run(context),
-            Self::Completion(page) => Ok(page.run(command(), context.output).map(|()| Exit::Success)?),
-            Self::Man(page) => Ok(page.run(command(), context.output).map(|()| Exit::Success)?),
+            Self::Page(page) => Ok(page.run(command(), context.output)?),
         }
     }
 }
@@ -143,30 +142,20 @@ fn command() -> clap::Command {
 /// Runs the program.
 pub(crate) fn main() -> ExitCode {
     let line: Vec<_> = std::env::args_os().collect();
-    let cli: Cli = match usage::read(command(), &line) {
-        Ok(cli) => cli,
-        Err(exit) => return exit.into(),
-    };
-    cli.global.log.start(false);
-    let exit = match Context::new(&cli.global).and_then(|context| {
-        let result = cli.command.run(&context);
-        context.progress.clear();
-        result
-    }) {
-        Ok(exit) => exit,
-        Err(error) => error::report(&error, cli.global.json),
-    };
-    exit.into()
+    usage::run(command(), &line, |cli: Cli| {
+        cli.global.log.start(false);
+        let done = Context::new(&cli.global).and_then(|context| {
+            let result = cli.command.run(&context);
+            context.progress.clear();
+            result
+        });
+        done.unwrap_or_else(|error| error::report(&error, cli.global.json)).into()
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_definition_is_sound() {
-        command().debug_assert();
-    }
 
     #[test]
     fn the_reference_is_what_the_command_line_says() {

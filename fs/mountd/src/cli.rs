@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use dsec_commandline::help::About;
 use dsec_commandline::log::Log;
-use dsec_commandline::pages::{Completion, Man};
+use dsec_commandline::pages::Page;
 use dsec_commandline::{Exit, Output, token, usage};
 
 /// Serves images on this node, lazily: a layer is mounted at once and its data is fetched when it is read.
@@ -61,8 +61,8 @@ enum Command {
     Release(client::Release),
     Status(status::Status),
     Doctor(doctor::Doctor),
-    Completion(Completion),
-    Man(Man),
+    #[command(flatten)]
+    Page(Page),
 }
 
 impl Command {
@@ -73,8 +73,7 @@ impl Command {
             Self::Release(command) => command.run(global),
             Self::Status(command) => command.run(global),
             Self::Doctor(command) => command.run(global),
-            Self::Completion(page) => Ok(page.run(command(), global.output()).map(|()| Exit::Success)?),
-            Self::Man(page) => Ok(page.run(command(), global.output()).map(|()| Exit::Success)?),
+            Self::Page(page) => Ok(page.run(command(), global.output())?),
         }
     }
 }
@@ -111,26 +110,16 @@ fn command() -> clap::Command {
 /// Runs the program.
 pub(crate) fn main() -> ExitCode {
     let line: Vec<_> = std::env::args_os().collect();
-    let cli: Cli = match usage::read(command(), &line) {
-        Ok(cli) => cli,
-        Err(exit) => return exit.into(),
-    };
-    cli.global.log.start(matches!(cli.command, Command::Serve(_)));
-    match cli.command.run(&cli.global) {
-        Ok(exit) => exit,
-        Err(error) => error::report(&error, cli.global.json),
-    }
-    .into()
+    usage::run(command(), &line, |cli: Cli| {
+        cli.global.log.start(matches!(cli.command, Command::Serve(_)));
+        let done = cli.command.run(&cli.global);
+        done.unwrap_or_else(|error| error::report(&error, cli.global.json)).into()
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_definition_is_sound() {
-        command().debug_assert();
-    }
 
     #[test]
     fn the_reference_is_what_the_command_line_says() {

@@ -28,8 +28,7 @@ pub(crate) fn run(args: Args) -> Result<ExitCode, Failure> {
         Command::Cp(cp) => wait(cp::cp(&client, cp, json)),
         Command::Edge(edge) => edge::edge(edge, socket, json),
         Command::Doctor => doctor::doctor(wait(sandboxes::health(&client)).ok().flatten(), json),
-        Command::Completion(page) => Ok(page.run(args::command(), Output::new(json)).map(|()| ExitCode::SUCCESS)?),
-        Command::Man(page) => Ok(page.run(args::command(), Output::new(json)).map(|()| ExitCode::SUCCESS)?),
+        Command::Page(page) => Ok(page.run(args::command(), Output::new(json))?.into()),
     }
 }
 

@@ -19,10 +19,10 @@ use dsec_commandline::{Exit, usage};
 #[must_use]
 pub fn main() -> ExitCode {
     let line: Vec<_> = std::env::args_os().collect();
-    let args: args::Args = match usage::read(args::command(), &line) {
-        Ok(args) => args,
-        Err(exit) => return exit.into(),
-    };
+    usage::run(args::command(), &line, run)
+}
+
+fn run(args: args::Args) -> ExitCode {
     let (json, passes_on) = (args.global.json, args.command.passes_on());
     match commands::run(args) {
         Ok(code) => code,

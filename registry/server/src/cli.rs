@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use dsec_commandline::help::About;
 use dsec_commandline::log::Log;
-use dsec_commandline::pages::{Completion, Man};
+use dsec_commandline::pages::Page;
 use dsec_commandline::{Exit, Output, usage};
 
 /// Serve a dsec store over HTTP.
@@ -40,8 +40,8 @@ struct Global {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::Serve),
-    Completion(Completion),
-    Man(Man),
+    #[command(flatten)]
+    Page(Page),
 }
 
 const ABOUT: About = About {
@@ -69,28 +69,20 @@ fn command() -> clap::Command {
 /// Runs the program.
 pub(crate) fn main() -> ExitCode {
     let line: Vec<_> = std::env::args_os().collect();
-    let cli: Cli = match usage::read(command(), &line) {
-        Ok(cli) => cli,
-        Err(exit) => return exit.into(),
-    };
-    cli.global.log.start(matches!(cli.command, Command::Serve(_)));
-    let (json, output) = (cli.global.json, Output::new(cli.global.json));
-    let done = match cli.command {
-        Command::Serve(serve) => serve.run(output),
-        Command::Completion(page) => page.run(command(), output).map(|()| Exit::Success).map_err(Into::into),
-        Command::Man(page) => page.run(command(), output).map(|()| Exit::Success).map_err(Into::into),
-    };
-    done.unwrap_or_else(|error| error::report(&error, json)).into()
+    usage::run(command(), &line, |cli: Cli| {
+        cli.global.log.start(matches!(cli.command, Command::Serve(_)));
+        let (json, output) = (cli.global.json, Output::new(cli.global.json));
+        let done = match cli.command {
+            Command::Serve(serve) => serve.run(output),
+            Command::Page(page) => page.run(command(), output).map_err(Into::into),
+        };
+        done.unwrap_or_else(|error| error::report(&error, json)).into()
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_definition_is_sound() {
-        command().debug_assert();
-    }
 
     #[test]
     fn the_reference_is_what_the_command_line_says() {
