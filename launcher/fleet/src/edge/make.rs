@@ -116,7 +116,10 @@ impl Edge {
         let live = match entry.take_spare() {
             Some(spare) if spare.fits(environment, mounted) => self.furnish(entry, spare, mounted)?,
             Some(spare) => {
-                self.spares.retire(spare.environment);
+                // One of another environment was taken for its range of ids, and says nothing about its like.
+                if spare.environment == environment {
+                    self.spares.retire(environment);
+                }
                 self.clear(spare)?;
                 self.build(&entry.reserved, mounted)?
             }

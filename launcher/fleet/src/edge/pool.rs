@@ -139,9 +139,12 @@ impl<S> Pool<S> {
         state.kind(environment)?.spares.pop_back()
     }
 
-    /// Any spare, with its id: what it occupies is wanted. The one that is missed least.
+    /// Any spare, with its id: what it occupies is wanted. One that is given to nobody else, or the one that is missed least.
     pub(super) fn take_any(&self) -> Option<(Id, S)> {
         let mut state = self.lock();
+        if let Some(retired) = state.retired.pop_front() {
+            return Some(retired);
+        }
         let has = state.kinds.iter_mut().filter(|kind| !kind.spares.is_empty());
         has.min_by_key(|kind| kind.asked.back().copied())?.spares.pop_front()
     }
