@@ -9,6 +9,7 @@
 pub(crate) mod contents;
 pub mod directory;
 pub(crate) mod fill;
+pub(crate) mod place;
 pub mod sparse;
 pub(crate) mod xattrs;
 
@@ -231,8 +232,7 @@ pub struct PathError {
 
 impl PathError {
     pub(crate) fn at(path: &[u8]) -> impl FnOnce(Error) -> Self {
-        let path = path.to_vec();
-        move |source| Self { path, source: Box::new(source) }
+        move |source| Self { path: path.to_vec(), source: Box::new(source) }
     }
 }
 

@@ -185,6 +185,5 @@ fn is_privileged(xattr: &[u8]) -> bool {
 }
 
 fn entry_error(what: &'static str, path: &[u8]) -> impl FnOnce(rustix::io::Errno) -> Error {
-    let path = show(path);
-    move |errno| Error::Entry { what, path, source: errno.into() }
+    move |errno| Error::Entry { what, path: show(path), source: errno.into() }
 }

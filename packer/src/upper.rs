@@ -15,6 +15,7 @@
 //! directory (and of the directories that were renamed).
 
 mod ids;
+mod lower;
 mod xattrs;
 
 use std::os::fd::OwnedFd;
@@ -31,6 +32,7 @@ use crate::tree::{Content, Directory, Error as TreeError, FileTree, Kind, Node, 
 use crate::view::{self, Layers, View, stored_name};
 
 pub use ids::IdRange;
+use lower::Lower;
 use xattrs::Marks;
 pub use xattrs::Namespace;
 
@@ -127,7 +129,7 @@ enum Side {
     Upper {
         handle: Box<directory::Handle>,
         /// Path of what it covers in the layers below; `None` when it covers nothing.
-        lower: Option<Vec<u8>>,
+        lower: Option<Lower>,
         /// Its xattrs, as far as overlay is concerned.
         marks: Marks,
     },
@@ -146,14 +148,14 @@ impl<'a> Upper<'a> {
     fn upper_child(&self, parent: &Handle, name: &[u8], handle: directory::Handle) -> Result<Handle, TreeError> {
         let marks = Marks::of(&handle, self.namespace)?;
         let below = match &parent.side {
-            Side::Upper { lower, .. } => lower.as_deref(),
+            Side::Upper { lower, .. } => lower.as_ref(),
             Side::Lower(_) => None,
         };
         let follows = handle.is_directory() || marks.metacopy;
         let lower = match &marks.redirect {
             _ if marks.opaque || !follows => None,
-            Some(target) => Some(redirected(below, target)?),
-            None => below.map(|below| join(below, name)),
+            Some(target) => Some(Lower::redirected(below, target)?),
+            None => below.map(|below| below.join(name)),
         };
         let moved = parent.moved || (handle.is_directory() && marks.redirect.is_some());
         let xattr_whiteouts = marks.xattr_whiteouts;
@@ -166,7 +168,7 @@ impl<'a> Upper<'a> {
         match &handle.side {
             Side::Upper { lower: Some(lower), .. } if handle.moved => {
                 let below = self.lowers.view()?;
-                let Some(found) = below.lookup(lower)? else { return Ok(None) };
+                let Some(found) = below.lookup(&lower.path())? else { return Ok(None) };
                 Ok(below.is_directory(&found)?.then_some(found))
             }
             Side::Upper { .. } => Ok(None),
@@ -189,30 +191,14 @@ impl<'a> Upper<'a> {
             return Ok(None);
         }
         let missing = |lower: &[u8]| Error::Lower { lower: crate::tree::show(lower) };
-        let lower = lower.as_deref().ok_or_else(|| missing(b""))?;
+        let lower = lower.as_ref().ok_or_else(|| missing(b""))?.path();
         let view = self.lowers.view()?;
-        let found = view.lookup(lower)?.ok_or_else(|| missing(lower))?;
+        let found = view.lookup(&lower)?.ok_or_else(|| missing(&lower))?;
         match view.node(&found)?.kind {
             Kind::Regular { bytes } if bytes == handle.stat().stx_size => Ok(Some(found)),
-            _ => Err(missing(lower).into()),
+            _ => Err(missing(&lower).into()),
         }
     }
-}
-
-/// Where a redirect leads: an absolute path, or a name beside the lower counterpart of the parent.
-fn redirected(parent: Option<&[u8]>, target: &[u8]) -> Result<Vec<u8>, Error> {
-    let malformed = || Error::Malformed { name: "overlay.redirect".to_owned() };
-    let lower = match target.strip_prefix(b"/") {
-        Some(absolute) => absolute.to_vec(),
-        None if target.contains(&b'/') => return Err(malformed()),
-        None => join(parent.ok_or_else(malformed)?, target),
-    };
-    let sound = lower.split(|byte| *byte == b'/').all(|name| !matches!(name, b"" | b"." | b".."));
-    if sound { Ok(lower) } else { Err(malformed()) }
-}
-
-fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
-    if directory.is_empty() { name.to_vec() } else { [directory, b"/", name].concat() }
 }
 
 /// A whiteout keeps nothing but that it is one.
@@ -227,7 +213,7 @@ impl FileTree for Upper<'_> {
         let handle = self.directory.root()?;
         let marks = Marks::of(&handle, self.namespace)?;
         let xattr_whiteouts = marks.xattr_whiteouts;
-        let side = Side::Upper { handle: Box::new(handle), lower: Some(Vec::new()), marks };
+        let side = Side::Upper { handle: Box::new(handle), lower: Some(Lower::root()), marks };
         Ok(Handle { side, xattr_whiteouts, moved: false, is_root: true })
     }
 

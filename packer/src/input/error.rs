@@ -80,7 +80,6 @@ impl Error {
 
     /// For `map_err`: the entry at `path` that the tree refused.
     pub(crate) fn keep(path: &[u8]) -> impl FnOnce(tree::Error) -> Self {
-        let path = Shown::new(path);
-        move |source| Self::Keep { path, source }
+        move |source| Self::Keep { path: Shown::new(path), source }
     }
 }

@@ -96,8 +96,9 @@ where
 
 /// The last directory, with those above it opened as far as needed.
 fn open_last<T: FileTree>(source: &T, levels: &mut [Level<T::Handle>]) -> Result<Arc<T::Handle>, TreeError> {
+    let opened = levels.iter().rposition(|level| level.handle.is_some()).unwrap_or(0);
     let mut above: Option<Arc<T::Handle>> = None;
-    for level in levels {
+    for level in levels.iter_mut().skip(opened) {
         let handle = match (&level.handle, &above) {
             (Some(handle), _) => Arc::clone(handle),
             (None, None) => Arc::new(source.root()?),

@@ -1,24 +1,33 @@
 //! A directory of this machine as a [`FileTree`].
 //!
 //! Everything is reached from descriptors, one name at a time, and no symbolic link is ever followed. Nothing is opened
-//! for reading but directories and regular files: a fifo does not block and a device is not touched.
+//! for reading but directories and regular files: a fifo does not block and a device is not touched. How deep a tree is
+//! does not matter to the limit of open files (see `place`).
 
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::Path;
+use std::sync::Arc;
 
 use dsec_erofs::{Attributes, Device, Timestamp};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx, StatxFlags};
+use rustix::fs::{FileType, Mode, OFlags, Statx};
 use rustix::io::Errno;
 
+use super::place::{self, Place};
 use super::xattrs::xattrs_of;
 use super::{Content, Error, FileTree, Kind, Node, sparse};
 
 /// An inode reached by descriptor (`O_PATH`), with what the kernel says of it.
 #[derive(Debug)]
 pub struct Handle {
-    fd: OwnedFd,
+    at: At,
     stat: Statx,
+}
+
+#[derive(Debug)]
+enum At {
+    Directory(Place),
+    Other(Arc<OwnedFd>),
 }
 
 impl Handle {
@@ -39,7 +48,7 @@ impl Handle {
     /// # Errors
     /// The kernel's.
     pub fn is_unchanged(&self) -> Result<bool, Error> {
-        Ok(is_same_state(&stat(&self.fd)?, &self.stat))
+        Ok(is_same_state(&stat(self.fd()?)?, &self.stat))
     }
 
     /// Opens it for reading.
@@ -48,13 +57,30 @@ impl Handle {
     /// The kernel's.
     pub fn open(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
         // Through the descriptor, so that what is opened is what was looked at.
-        rustix::fs::open(magic_link(&self.fd), flags | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty())
+        rustix::fs::open(magic_link(self.reach()?), flags | OFlags::CLOEXEC | OFlags::NOCTTY, Mode::empty())
+    }
+
+    /// The descriptor.
+    ///
+    /// # Errors
+    /// It is a directory far up that was closed meanwhile, and is not where it was, or cannot be opened again.
+    pub fn fd(&self) -> Result<Arc<OwnedFd>, Error> {
+        self.reach().map_err(failed("open it again"))
+    }
+
+    fn reach(&self) -> Result<Arc<OwnedFd>, Errno> {
+        match &self.at {
+            At::Directory(place) => place.fd(),
+            At::Other(fd) => Ok(Arc::clone(fd)),
+        }
     }
 }
 
-impl AsFd for Handle {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+/// For what may have been reached again: by then it may be gone.
+fn failed(what: &'static str) -> impl FnOnce(Errno) -> Error {
+    move |errno| match errno {
+        Errno::STALE => Error::Changed,
+        errno => Error::io(what)(errno),
     }
 }
 
@@ -102,21 +128,20 @@ pub(crate) fn magic_link(fd: impl AsFd) -> String {
 }
 
 /// Looks at a name in a directory without following it.
-pub(crate) fn look(directory: impl AsFd, name: &[u8]) -> Result<Handle, Error> {
+pub(crate) fn look(directory: &Handle, name: &[u8]) -> Result<Handle, Error> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let fd = rustix::fs::openat(directory, name, flags, Mode::empty()).map_err(Error::io("open it"))?;
-    handle_of(fd)
-}
-
-fn handle_of(fd: OwnedFd) -> Result<Handle, Error> {
+    let fd = rustix::fs::openat(directory.fd()?, name, flags, Mode::empty()).map_err(Error::io("open it"))?;
     let stat = stat(&fd)?;
-    Ok(Handle { fd, stat })
+    let at = match &directory.at {
+        At::Directory(place) if file_type(&stat) == FileType::Directory => At::Directory(place.below(name, fd, &stat)),
+        At::Directory(_) | At::Other(_) => At::Other(Arc::new(fd)),
+    };
+    Ok(Handle { at, stat })
 }
 
 /// What the kernel says of what a descriptor refers to.
 pub(crate) fn stat(fd: impl AsFd) -> Result<Statx, Error> {
-    let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT;
-    rustix::fs::statx(fd, c"", flags, StatxFlags::BASIC_STATS | StatxFlags::MNT_ID).map_err(Error::io("stat it"))
+    place::stat(fd).map_err(Error::io("stat it"))
 }
 
 /// Whether neither content nor attributes changed from one to the other.
@@ -149,7 +174,8 @@ fn kind_of(handle: &Handle) -> Result<Kind, Error> {
         FileType::Directory => Kind::Directory,
         FileType::RegularFile => Kind::Regular { bytes: stat.stx_size },
         FileType::Symlink => {
-            let target = rustix::fs::readlinkat(&handle.fd, c"", Vec::new()).map_err(Error::io("read the symlink"))?;
+            let target =
+                rustix::fs::readlinkat(handle.fd()?, c"", Vec::new()).map_err(Error::io("read the symlink"))?;
             Kind::Symlink(target.into_bytes())
         }
         FileType::CharacterDevice => Kind::CharDevice(device),
@@ -165,7 +191,7 @@ fn kind_of(handle: &Handle) -> Result<Kind, Error> {
 /// Names in a directory, sorted.
 pub(crate) fn names_in(handle: &Handle) -> Result<Vec<Vec<u8>>, Error> {
     let what = "list the directory";
-    let fd = handle.open(OFlags::RDONLY | OFlags::DIRECTORY).map_err(Error::io(what))?;
+    let fd = handle.open(OFlags::RDONLY | OFlags::DIRECTORY).map_err(failed(what))?;
     let mut names = Vec::new();
     for entry in rustix::fs::Dir::new(fd).map_err(Error::io(what))? {
         let entry = entry.map_err(Error::io(what))?;
@@ -186,7 +212,7 @@ pub(crate) fn node_of(handle: &Handle) -> Result<Node, Error> {
     let linked = kind != Kind::Directory && stat.stx_nlink > 1;
     Ok(Node {
         attributes: attributes_of(stat),
-        xattrs: xattrs_of(&handle.fd)?,
+        xattrs: xattrs_of(handle.fd()?)?,
         links: linked.then_some((0, device, stat.stx_ino)),
         kind,
     })
@@ -209,7 +235,8 @@ impl FileTree for Directory {
 
     fn root(&self) -> Result<Handle, Error> {
         let fd = rustix::io::fcntl_dupfd_cloexec(&self.root, 3).map_err(Error::io("duplicate a descriptor"))?;
-        handle_of(fd)
+        let stat = stat(&fd)?;
+        Ok(Handle { at: At::Directory(Place::root(fd, &stat)), stat })
     }
 
     fn names(&self, directory: &Handle) -> Result<Vec<Vec<u8>>, Error> {
@@ -217,7 +244,7 @@ impl FileTree for Directory {
     }
 
     fn child(&self, directory: &Handle, name: &[u8]) -> Result<Handle, Error> {
-        let handle = look(&directory.fd, name)?;
+        let handle = look(directory, name)?;
         if self.mount.is_some_and(|mount| mount != handle.stat.stx_mnt_id) {
             return Err(Error::OtherFileSystem);
         }

@@ -1,6 +1,6 @@
 //! Where a tree is made, and how it gets its name.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
@@ -9,6 +9,7 @@ use rustix::io::Errno;
 
 use super::Error;
 use crate::tree::directory::magic_link;
+use crate::tree::place::{self, Place, open_along};
 
 /// A directory beside the place that was asked for; removed again unless it is published.
 #[derive(Debug)]
@@ -163,56 +164,45 @@ fn remove(parent: impl AsFd, name: &OsStr) -> Result<(), Errno> {
 
 /// Removes everything in a directory, without recursion and without following anything.
 fn empty(directory: &OwnedFd) -> Result<(), Errno> {
-    let mut levels: Vec<(OwnedFd, Option<std::ffi::CString>)> = vec![(reopen(directory)?, None)];
+    let root = open_along(directory.as_fd(), [])?;
+    let stat = place::stat(&root)?;
+    let mut levels: Vec<(Place, Option<CString>)> = vec![(Place::root(root, &stat), None)];
     while let Some((level, _)) = levels.last() {
-        // A directory of an unprivileged user may be read-only by now.
-        let _ = rustix::fs::fchmod(level, Mode::RWXU);
-        let mut deeper = None;
-        for entry in Dir::read_from(level)? {
-            let entry = entry?;
-            let name = entry.file_name();
-            if matches!(name.to_bytes(), b"." | b"..") {
-                continue;
-            }
-            let removed = match entry.file_type() {
-                FileType::Directory => Err(Errno::ISDIR),
-                _ => rustix::fs::unlinkat(level, name, AtFlags::empty()),
-            };
-            match removed {
-                Ok(()) => {}
-                Err(Errno::ISDIR) => {
-                    deeper = Some(name.to_owned());
-                    break;
-                }
-                Err(errno) => return Err(errno),
-            }
-        }
-        if let Some(name) = deeper {
-            let below = open_own(level, &name)?;
+        let fd = level.fd()?;
+        if let Some(name) = remove_files(&fd)? {
+            let below = open_along(fd.as_fd(), [name.to_bytes()])?;
+            let stat = place::stat(&below)?;
+            let below = level.below(name.to_bytes(), below, &stat);
             levels.push((below, Some(name)));
             continue;
         }
         let Some((_, name)) = levels.pop() else { break };
         if let (Some((above, _)), Some(name)) = (levels.last(), name) {
-            rustix::fs::unlinkat(above, &name, AtFlags::REMOVEDIR)?;
+            rustix::fs::unlinkat(above.fd()?, &name, AtFlags::REMOVEDIR)?;
         }
     }
     Ok(())
 }
 
-/// A directory to empty. An unprivileged user may have one that he must not read: its mode is changed through a
-/// descriptor, so that nothing else's is.
-fn open_own(above: &OwnedFd, name: &std::ffi::CStr) -> Result<OwnedFd, Errno> {
-    match rustix::fs::openat(above, name, DIRECTORY, Mode::empty()) {
-        Err(Errno::ACCESS) => {}
-        opened => return opened,
+/// Removes what is in a directory up to the first directory in it, and gives the name of that.
+fn remove_files(directory: &OwnedFd) -> Result<Option<CString>, Errno> {
+    // A directory of an unprivileged user may be read-only by now, or must not be read.
+    let _ = rustix::fs::chmod(magic_link(directory), Mode::RWXU);
+    let list = rustix::fs::open(magic_link(directory), DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty())?;
+    for entry in Dir::new(list)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if matches!(name.to_bytes(), b"." | b"..") {
+            continue;
+        }
+        if entry.file_type() == FileType::Directory {
+            return Ok(Some(name.to_owned()));
+        }
+        match rustix::fs::unlinkat(directory, name, AtFlags::empty()) {
+            Ok(()) => {}
+            Err(Errno::ISDIR) => return Ok(Some(name.to_owned())),
+            Err(errno) => return Err(errno),
+        }
     }
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let below = rustix::fs::openat(above, name, flags, Mode::empty())?;
-    rustix::fs::chmod(magic_link(&below), Mode::RWXU)?;
-    rustix::fs::open(magic_link(&below), DIRECTORY.difference(OFlags::NOFOLLOW), Mode::empty())
-}
-
-fn reopen(directory: &OwnedFd) -> Result<OwnedFd, Errno> {
-    rustix::fs::openat(directory, c".", DIRECTORY, Mode::empty())
+    Ok(None)
 }

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use dsec_erofs::{Attributes, Device};
 use rustix::fs::{
@@ -20,6 +21,7 @@ use crate::Cancel;
 use crate::chunks::ChunkReader;
 use crate::monitor::Monitor;
 use crate::tree::directory::magic_link;
+use crate::tree::place::{self, Place, open_along};
 use crate::tree::{FileTree, Identity, Kind, Node, PathError, show};
 use crate::view::{Handle, View};
 
@@ -40,7 +42,7 @@ pub(super) struct Writer<'a, 's> {
 struct Level {
     handle: Handle,
     node: Node,
-    fd: OwnedFd,
+    place: Place,
     path_bytes: usize,
     names: std::vec::IntoIter<Vec<u8>>,
 }
@@ -66,12 +68,13 @@ impl<'a, 's> Writer<'a, 's> {
         let handle = self.of_image(self.view.root())?;
         let node = self.of_image(self.view.node(&handle))?;
         let fd = rustix::io::fcntl_dupfd_cloexec(root, 3).map_err(entry_error("open", &self.path))?;
-        let mut levels = vec![self.enter(handle, node, fd)?];
+        let stat = place::stat(&fd).map_err(entry_error("stat", &self.path))?;
+        let mut levels = vec![self.enter(handle, node, Place::root(fd, &stat))?];
         while let Some(level) = levels.last_mut() {
             self.cancel.check()?;
             self.path.truncate(level.path_bytes);
             let Some(name) = level.names.next() else {
-                self.finish(&level.fd, &level.node)?;
+                self.finish(self.reach(&level.place)?, &level.node)?;
                 levels.pop();
                 continue;
             };
@@ -82,10 +85,11 @@ impl<'a, 's> Writer<'a, 's> {
             let handle = self.of_image(self.view.child(&level.handle, &name))?;
             let node = self.of_image(self.view.node(&handle))?;
             if node.kind == Kind::Directory {
-                let fd = self.make_directory(&level.fd, &name)?;
-                levels.push(self.enter(handle, node, fd)?);
+                let place = self.make_directory(&level.place, &name)?;
+                levels.push(self.enter(handle, node, place)?);
             } else {
-                self.make(&levels[0].fd, &levels[levels.len() - 1].fd, &name, &handle, &node)?;
+                let parent = self.reach(&level.place)?;
+                self.make(root, &parent, &name, &handle, &node)?;
             }
         }
         Ok(())
@@ -95,22 +99,28 @@ impl<'a, 's> Writer<'a, 's> {
         Ok(result.map_err(PathError::at(&self.path))?)
     }
 
-    fn enter(&mut self, handle: Handle, node: Node, fd: OwnedFd) -> Result<Level, Error> {
+    fn enter(&mut self, handle: Handle, node: Node, place: Place) -> Result<Level, Error> {
         self.stats.entries += 1;
         let names = self.of_image(self.view.names(&handle))?.into_iter();
-        Ok(Level { handle, node, fd, path_bytes: self.path.len(), names })
+        Ok(Level { handle, node, place, path_bytes: self.path.len(), names })
     }
 
-    fn make_directory(&self, parent: &OwnedFd, name: &[u8]) -> Result<OwnedFd, Error> {
-        rustix::fs::mkdirat(parent, name, Mode::RWXU).map_err(entry_error("make", &self.path))?;
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        rustix::fs::openat2(parent, name, flags, Mode::empty(), BENEATH).map_err(entry_error("open", &self.path))
+    fn reach(&self, place: &Place) -> Result<Arc<OwnedFd>, Error> {
+        place.fd().map_err(entry_error("reach", &self.path))
     }
 
-    /// Makes an entry; of a directory nothing but the empty one, which the caller fills and finishes.
+    fn make_directory(&self, parent: &Place, name: &[u8]) -> Result<Place, Error> {
+        let above = self.reach(parent)?;
+        rustix::fs::mkdirat(&above, name, Mode::RWXU).map_err(entry_error("make", &self.path))?;
+        let fd = open_along(above.as_fd(), [name]).map_err(entry_error("open", &self.path))?;
+        let stat = place::stat(&fd).map_err(entry_error("stat", &self.path))?;
+        Ok(parent.below(name, fd, &stat))
+    }
+
+    /// Makes an entry that is no directory.
     fn make(
         &mut self,
-        root: &OwnedFd,
+        root: BorrowedFd<'_>,
         parent: &OwnedFd,
         name: &[u8],
         handle: &Handle,
@@ -143,7 +153,8 @@ impl<'a, 's> Writer<'a, 's> {
             Kind::BlockDevice(device) => self.make_special(parent, name, node, FileType::BlockDevice, *device),
             Kind::Fifo => self.make_special(parent, name, node, FileType::Fifo, Device::default()),
             Kind::Socket => self.make_special(parent, name, node, FileType::Socket, Device::default()),
-            Kind::Directory => self.make_directory(parent, name).map(drop),
+            // Its caller makes it, fills it and finishes it.
+            Kind::Directory => Ok(()),
         }
     }
 
@@ -224,12 +235,8 @@ impl<'a, 's> Writer<'a, 's> {
 const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
 
 /// Another name for what was made at path `first` below `root`.
-fn link(root: &OwnedFd, first: &[u8], parent: &OwnedFd, name: &[u8]) -> Result<(), Errno> {
-    let (above, last) = match first.iter().rposition(|byte| *byte == b'/') {
-        Some(slash) => (&first[..slash], &first[slash + 1..]),
-        None => (&b"."[..], first),
-    };
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let above = rustix::fs::openat2(root, above, flags, Mode::empty(), BENEATH)?;
-    rustix::fs::linkat(&above, last, parent, name, AtFlags::empty())
+fn link(root: BorrowedFd<'_>, first: &[u8], parent: &OwnedFd, name: &[u8]) -> Result<(), Errno> {
+    let mut names: Vec<&[u8]> = first.split(|byte| *byte == b'/').collect();
+    let last = names.pop().unwrap_or_default();
+    rustix::fs::linkat(&open_along(root, names)?, last, parent, name, AtFlags::empty())
 }

@@ -63,7 +63,7 @@ pub(super) struct Marks {
 
 impl Marks {
     pub(super) fn of(handle: &directory::Handle, namespace: Namespace) -> Result<Self, TreeError> {
-        Ok(Self::among(&xattrs_of(handle)?, namespace)?)
+        Ok(Self::among(&xattrs_of(handle.fd()?)?, namespace)?)
     }
 
     fn among(xattrs: &Xattrs, namespace: Namespace) -> Result<Self, Error> {

@@ -2,6 +2,7 @@
 #![allow(clippy::cast_possible_truncation, missing_docs)]
 
 mod cli;
+mod deep;
 mod help;
 mod marks;
 mod mount;
