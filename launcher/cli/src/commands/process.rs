@@ -34,7 +34,7 @@ pub(crate) async fn run(client: &Client, run: Run, json: bool) -> Result<ExitCod
         labels: labels(&run.sandbox),
     };
     let request = RunRequest { sandbox, exec: request(run.process, run.argv, stdin) };
-    let response = client.send_json(Method::POST, "/v1/run", &request).await?;
+    let response = client.send_json(Method::POST, "/v1/run", &request).await.map_err(vanished)?;
     follow(client, response, stdin, json).await
 }
 
@@ -43,8 +43,17 @@ pub(crate) async fn exec(client: &Client, exec: Exec, json: bool) -> Result<Exit
     let stdin = sends_stdin(&exec.process)?;
     let path = format!("/v1/sandboxes/{}/execs", crate::client::escape(&exec.id));
     let request = request(exec.process, exec.argv, stdin);
-    let response = client.send_json(Method::POST, &path, &request).await?;
+    let response = client.send_json(Method::POST, &path, &request).await.map_err(vanished)?;
     follow(client, response, stdin, json).await
+}
+
+/// An edge that takes a command and goes away before its answer begins: the command may have run, as with one that goes
+/// away later.
+fn vanished(failure: Failure) -> Failure {
+    match failure {
+        Failure::Broken(_) => Failure::Vanished,
+        other => other,
+    }
 }
 
 fn request(process: Process, argv: Vec<String>, stdin: bool) -> ExecRequest {
