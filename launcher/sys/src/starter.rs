@@ -12,8 +12,10 @@
 //!    └──born, ready── the command: cgroups, limits, user namespace, user, filter, exec
 //! ```
 //!
-//! The starter is forked off early, keeps nothing open that it does not need, names itself neutrally and is undumpable; a
-//! command has no heap of the daemon's before its own program, and what it has nobody inside can read. The command is the
+//! The starter is forked off early, keeps nothing open that it does not need, names itself neutrally, is undumpable and runs
+//! from a copy of its program that only the host's root may open; a command has no heap of the daemon's before its own
+//! program, and what it has nobody inside can read. Before the first path of the tenant's is looked at, it has no
+//! descriptor left that could lead out of the sandbox. The command is the
 //! *daemon's* child (`CLONE_PARENT`), to be waited for there. Until it enters the user namespace, its last step but for its
 //! own privileges, the tenant has no right over it; from there on a tenant can stop or slow down its own command only:
 //! nobody waits for it in a system call, and whoever has the [`Starting`] kills it when its time is up.

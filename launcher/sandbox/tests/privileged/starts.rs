@@ -32,6 +32,54 @@ fn privileged_a_command_that_is_being_started_shows_nothing_of_the_host() {
     }
 }
 
+/// Starts a command that says where it is, with this as its home, its working directory or its program.
+fn astray(sandbox: &Sandbox, lead: &str) -> Vec<String> {
+    sh(sandbox, &format!("rm -rf /root /lead; ln -s {lead} /root; ln -s {lead} /lead"));
+    // A directory of the host has no path below the sandbox's root.
+    let where_it_is = "pwd -P";
+    let mut seen = Vec::new();
+    let homeless = run(sandbox, &["sh", "-c", where_it_is]);
+    assert!(homeless.stdout == "/\n", "with {lead} as home: {homeless:?}");
+    for (argv, cwd) in
+        [(vec!["sh", "-c", where_it_is], Some("/lead")), (vec!["/lead"], None), (vec!["/lead/bin/sh"], None)]
+    {
+        match start(sandbox, &argv, |spec| spec.cwd = cwd.map(str::to_owned)) {
+            Err(error) => drop(chain(&error)),
+            Ok((process, stdout, _)) => {
+                process.wait().unwrap();
+                seen.push(format!("{argv:?} in {cwd:?}: {}", std::io::read_to_string(stdout).unwrap()));
+            }
+        }
+    }
+    seen
+}
+
+#[test]
+fn privileged_what_a_command_opens_on_its_way_leads_nowhere() {
+    let sandbox = create();
+    for number in 0..40 {
+        for up in ["", "/..", "/../../../../../../../.."] {
+            let seen = astray(&sandbox, &format!("/proc/self/fd/{number}{up}"));
+            assert!(seen.is_empty(), "fd {number}{up}: {seen:?}");
+        }
+    }
+    for lead in ["/proc/self/exe", "/proc/self/ns/mnt", "/proc/1/root", "/proc/1/cwd"] {
+        let seen = astray(&sandbox, lead);
+        assert!(seen.is_empty(), "{lead}: {seen:?}");
+    }
+}
+
+#[test]
+fn privileged_a_script_cannot_run_what_started_it() {
+    let sandbox = create();
+    let script = "printf '#!/proc/self/exe\\n' > /evil; chmod 755 /evil; ln -s /proc/self/exe /link";
+    sh(&sandbox, script);
+    for (user, program) in [("root", "/evil"), ("root", "/link"), ("ann", "/evil"), ("ann", "/link")] {
+        let error = start(&sandbox, &[program], |spec| spec.user = Some(user.parse().unwrap())).unwrap_err();
+        assert!(matches!(error, ExecError::NotExecutable { .. }), "{user} {program}: {error:?}");
+    }
+}
+
 fn spec(argv: &[&str]) -> ExecSpec {
     let null = || fs_err::File::options().read(true).write(true).open("/dev/null").unwrap().into_parts().0.into();
     spec_of(argv, [null(), null(), null()])

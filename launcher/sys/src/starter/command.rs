@@ -7,7 +7,7 @@ use super::request::Header;
 use super::serve::enter;
 use super::wire::{FAILED, JOINS, PAYLOAD, READY, Received, SANDBOX, STATUS, STDIO, Status, say};
 use crate::raw::call;
-use crate::steps::{close_all_but, default_signals, done, exit, ids, new_session, no_new_privileges};
+use crate::steps::{close, close_all_but, default_signals, done, exit, ids, new_session, no_new_privileges};
 use rustix::io::Errno;
 use std::ffi::c_char;
 
@@ -30,6 +30,9 @@ pub(super) unsafe extern "C" fn command(argument: *const u8) -> ! {
 }
 
 /// The straight line from birth to program.
+///
+/// What a path of the tenant's leads to is the tenant's doing, `/proc/self/fd` included. So before the first of them is
+/// looked at (the working directory), every descriptor is closed that could lead out.
 fn become_program(received: &Received) -> core::result::Result<std::convert::Infallible, (Step, Errno)> {
     let at = |step: Step| move |errno: Errno| (step, errno);
     let payload = Mapped::new(received).map_err(at(Step::Request))?;
@@ -38,7 +41,7 @@ fn become_program(received: &Received) -> core::result::Result<std::convert::Inf
         join(received.fd(index)).map_err(at(Step::JoinCgroups))?;
     }
     stdio(received).map_err(at(Step::Stdio))?;
-    // What is left closes at exec. The starter's own descriptors are gone before the tenant has any right over this process.
+    // What is left closes at exec, and is no directory. The starter's own descriptors are gone before the tenant has any right over this process.
     let (status, sandbox) = (received.fd(STATUS), received.fd(SANDBOX));
     close_all_but(&[status.min(sandbox), status.max(sandbox)]).map_err(at(Step::Stdio))?;
     limits(payload.array(header.limits)).map_err(at(Step::Limits))?;
@@ -141,9 +144,21 @@ fn bounding(keep: u64, last: u64) -> Result<()> {
     Ok(())
 }
 
+/// Links of `/proc` that lead to what a process has open, and not to a path, are not followed.
 fn change_directory(path: *const c_char, must: bool) -> Result<()> {
-    // SAFETY: a C string of the payload.
-    match unsafe { call!(libc::SYS_chdir, path) } {
+    const RESOLVE_NO_MAGICLINKS: u64 = 0x02;
+    let flags = (libc::O_PATH | libc::O_DIRECTORY | libc::O_CLOEXEC) as u64;
+    // `struct open_how`.
+    let how = [flags, 0, RESOLVE_NO_MAGICLINKS];
+    // SAFETY: a C string of the payload, and a structure of three numbers with its size.
+    let opened = unsafe { call!(libc::SYS_openat2, libc::AT_FDCWD, path, &raw const how, size_of_val(&how)) };
+    let changed = opened.and_then(|directory| {
+        // SAFETY: integers.
+        let changed = unsafe { call!(libc::SYS_fchdir, directory) };
+        close(directory as i32);
+        changed
+    });
+    match changed {
         Err(errno) if must => Err(errno),
         // The root, where it begins.
         _ => Ok(()),

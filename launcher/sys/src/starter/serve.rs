@@ -109,7 +109,7 @@ fn set_up(birth: &Birth<'_>) -> Result<()> {
         unsafe { call!(libc::SYS_dup3, birth.null, number, 0) }?;
     }
     close_all_but(&birth.kept)?;
-    birth.memory.overwrite_arguments();
+    birth.memory.become_neutral()?;
     birth.memory.forget(birth.stack);
     Ok(())
 }

@@ -164,6 +164,10 @@ fn privileged_it_shows_nothing_of_the_daemon_and_ends_with_it() {
     let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}")).unwrap();
     assert_eq!(read("cmdline").trim_end_matches('\0'), "(starting)");
     assert_eq!(read("comm"), "(starting)\n");
+    // Not this file, and one that only root may run.
+    let program = std::fs::metadata(format!("/proc/{pid}/exe")).unwrap();
+    assert_eq!(std::os::unix::fs::PermissionsExt::mode(&program.permissions()) & 0o777, 0o500);
+    assert!(!read("maps").contains(std::env::current_exe().unwrap().to_str().unwrap()));
     let open = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
     // Standard ones, its socket, and the namespaces that it goes back to.
     assert_eq!(open, 3 + 1 + serve::ENTERED.len());
