@@ -43,7 +43,12 @@ pub(crate) fn inner<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a (dyn 
             pack_diff::Error::Build(error) => Some(error),
             pack_diff::Error::Hold(error) => Some(error),
             pack_diff::Error::Cancelled(error) => cancelled(error),
-            _ => None,
+            pack_diff::Error::OtherLayers { .. }
+            | pack_diff::Error::Full { .. }
+            | pack_diff::Error::Sync(_)
+            | pack_diff::Error::Layer(_)
+            | pack_diff::Error::Compare(_)
+            | pack_diff::Error::Different { .. } => None,
         };
     }
     if let Some(error) = error.downcast_ref::<report::Error>() {
@@ -98,7 +103,14 @@ pub(crate) fn classify(error: &(dyn StdError + 'static)) -> Option<(Exit, Option
     match error.downcast_ref::<pack_diff::Error>()? {
         pack_diff::Error::OtherLayers { .. } | pack_diff::Error::Full { .. } => Some((Exit::Input, None)),
         pack_diff::Error::Different { .. } => Some((Exit::Different, Some("nothing may write to the upper directory"))),
-        _ => None,
+        // What is in them says it.
+        pack_diff::Error::Store(_)
+        | pack_diff::Error::Sync(_)
+        | pack_diff::Error::Build(_)
+        | pack_diff::Error::Layer(_)
+        | pack_diff::Error::Compare(_)
+        | pack_diff::Error::Hold(_)
+        | pack_diff::Error::Cancelled(_) => None,
     }
 }
 
