@@ -40,6 +40,7 @@ use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, shutdown, socketpair};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use std::ffi::CString;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -311,6 +312,15 @@ impl Starting {
             match scm::receive(self.status.as_fd(), &mut bytes) {
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(Errno::INTR) => {}
+                // No place for the descriptor that the message carried; the number is in the message.
+                Err(Errno::MSGSIZE) => {
+                    self.settled = true;
+                    if let Some(born) = wire::Status::from_bytes(&bytes, bytes.len()).filter(|it| it.kind == wire::BORN)
+                    {
+                        end_by_number(born.value);
+                    }
+                    return Err(Error::Receive(Errno::MFILE));
+                }
                 Err(errno) => return Err(Error::Receive(errno)),
                 Ok((0, _)) => return self.conclude().map(Some),
                 Ok((count, descriptors)) => self.take(wire::Status::from_bytes(&bytes, count), descriptors),
@@ -402,6 +412,15 @@ fn end(child: &Child) {
     // Neither fails for a child of this process that nobody else has waited for.
     let _ = process::kill(&child.pidfd);
     reap(child);
+}
+
+/// The same without a descriptor. The number is the command's as long as it is not waited for, and only this process does.
+fn end_by_number(pid: u32) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    if let Some(pid) = pid {
+        let _ = kill_process(pid, Signal::KILL);
+        while matches!(waitid(WaitId::Pid(pid), WaitIdOptions::EXITED), Err(Errno::INTR)) {}
+    }
 }
 
 /// Takes the status of a command that ends, so that no zombie stays. It may be gone already if this process ignores SIGCHLD.

@@ -175,3 +175,19 @@ fn privileged_it_shows_nothing_of_the_daemon_and_ends_with_it() {
     drop(place);
     assert!(process::wait_ended(&pidfd, 10_000).unwrap());
 }
+
+#[test]
+fn privileged_a_command_for_which_no_descriptor_is_left_is_ended_and_waited_for() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let place = place();
+    let (starting, _reader) = place.start(&["sh", "-c", "sleep 1000"], |_| {});
+    // In a process of its own under nextest; elsewhere other tests feel it for a moment.
+    let before = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(1), ..before }).unwrap();
+    let refused = starting.wait(PATIENCE);
+    setrlimit(Resource::Nofile, before).unwrap();
+    assert!(matches!(refused, Err(Error::Receive(Errno::MFILE))), "{refused:?}");
+    let children = format!("/proc/self/task/{}/children", rustix::thread::gettid().as_raw_nonzero());
+    let left = std::fs::read_to_string(children).unwrap();
+    assert_eq!(left.split_whitespace().collect::<Vec<_>>(), [place.starter.pid().to_string()]);
+}
