@@ -61,17 +61,17 @@ def play(work):
     step = steps.step
     local = Store(work.path / "store")
 
-    with step("a Debian with Python, and the same with git installed on top (debootstrap, apt)") as say:
+    with step("a Debian with Python, and what installing git on top of it changes (debootstrap, apt)") as say:
         base, second, wheel = trees.debian(work), trees.debian_with_git(work), trees.wheel(work)
-        say(f"{measures.entries(base)} and {measures.entries(second)} entries")
+        say(f"{measures.entries(base)} entries, and {measures.entries(second)} that apt has made or changed")
 
     with step(f"dsec-pack build: {BASE}") as say:
         local.run("build", base, "--ref", BASE)
         stored = measures.stored_bytes(local, BASE)
         say(f"{mb(stored)} stored of {mb(measures.logical_bytes(local, BASE))}")
 
-    with step(f"dsec-pack build: {WITH_GIT}") as say:
-        local.run("build", second, "--ref", WITH_GIT)
+    with step(f"dsec-pack pack-diff: what apt has changed, on top of {BASE}, as {WITH_GIT}") as say:
+        local.run("pack-diff", "--upper", second, "--parent", BASE, "--ref", WITH_GIT)
         before = stored
         say(f"{mb(local.bytes('packs') - before)} more in the store")
 

@@ -81,22 +81,29 @@ def debian(work):
 
 
 def debian_with_git(work):
-    """The same tree after `apt-get install` of a real package in it."""
+    """What `apt-get install` of a real package changes in that tree: the upper directory of an overlay over it."""
     base = debian(work)
     suite, _ = apt_source()
 
     def make(directory):
-        say(f"apt-get install {' '.join(ADDED_PACKAGES)} in a copy of it")
-        run("cp", "-a", "--reflink=auto", base, directory)
-        for name in ("resolv.conf", "hosts"):
-            if Path("/etc", name).exists():
-                shutil.copyfile(f"/etc/{name}", directory / "etc" / name)
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        install = ("apt-get", "install", "-y", "--no-install-recommends", *ADDED_PACKAGES)
-        for command in (("apt-get", "update"), install, ("apt-get", "clean")):
-            run("chroot", directory, *command, env=environment)
+        say(f"apt-get install {' '.join(ADDED_PACKAGES)} on top of it")
+        upper, scratch, merged = directory / "upper", directory / "scratch", directory / "merged"
+        for path in (upper, scratch, merged):
+            path.mkdir(parents=True)
+        layers = f"lowerdir={base},upperdir={upper},workdir={scratch}"
+        run("mount", "-t", "overlay", "overlay", "-o", layers, merged)
+        try:
+            for name in ("resolv.conf", "hosts"):
+                if Path("/etc", name).exists():
+                    shutil.copyfile(f"/etc/{name}", merged / "etc" / name)
+            environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+            install = ("apt-get", "install", "-y", "--no-install-recommends", *ADDED_PACKAGES)
+            for command in (("apt-get", "update"), install, ("apt-get", "clean")):
+                run("chroot", merged, *command, env=environment)
+        finally:
+            run("umount", merged)
 
-    return cached(work, "debian-git", f"{suite} {PACKAGES} {ADDED_PACKAGES}", make)
+    return cached(work, "debian-git", f"{suite} {PACKAGES} {ADDED_PACKAGES} upper", make) / "upper"
 
 
 def oddities(work):
