@@ -200,6 +200,20 @@ fn privileged_a_killed_edge_leaves_its_spares_to_the_next_and_that_removes_them(
 }
 
 #[test]
+fn privileged_a_request_that_is_refused_costs_nobody_a_spare() {
+    let node = Node::with_spares(4);
+    for verb in ["create", "run"] {
+        for _ in 0..3 {
+            let refused = node.dsec(&[verb, "--memory", "1", "base"]);
+            assert!(matches!(refused.status.code(), Some(2 | 125)), "{refused:?}");
+        }
+    }
+    node.ok(&["run", "base", "true"]);
+    settled(&node, 1);
+    assert!(!node.log().contains("a spare could not be made"), "{}", node.log());
+}
+
+#[test]
 fn privileged_a_full_disk_makes_no_spares_and_leaves_nothing() {
     let mut node = Node::without_edge(4);
     let disk = node.directory.path().join("edge");

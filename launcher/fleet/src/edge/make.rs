@@ -107,9 +107,6 @@ impl Edge {
     /// From layers to a sandbox that stands, and is in the journal as such. Blocks.
     fn stand<T>(&self, entry: &Entry, mounted: &Mounted, then: impl FnOnce(&Live) -> T) -> Result<T, Error> {
         let environment = Environment { image: mounted.image, limits: entry.reserved.limits };
-        if entry.request().hostname.is_none() {
-            self.spares.asked(&entry.request().image, environment, Instant::now());
-        }
         if entry.phase() != Phase::Creating {
             return Err(Error::Leaving { id: entry.id().to_string() });
         }
@@ -129,6 +126,10 @@ impl Edge {
             let mut record = entry.reserved.clone();
             record.step = Step::Running(Box::new(live.standing.clone()));
             self.journal.write(&record)?;
+        }
+        // Only now: one like it can be made.
+        if entry.request().hostname.is_none() {
+            self.spares.asked(&entry.request().image, environment, Instant::now());
         }
         entry.made(live);
         Ok(then(&*entry.live()?))

@@ -5,6 +5,7 @@
 //! - All together are never more than [`Bounds::most`]. Where more are wanted, environments share evenly, so that those
 //!   which want little get it.
 //! - None is made while a sandbox or a command is being started, nor right after: what was started wants the processors.
+//! - Where one cannot be made, its environment waits for a while, and no other does.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,7 +27,7 @@ const LOOK: Duration = Duration::from_secs(1);
 const NOTHING: Duration = Duration::from_secs(3600);
 /// After the last start. A short command has ended by then, and whoever asked for it has its end.
 const QUIET: Duration = Duration::from_millis(2);
-/// After a spare could not be made.
+/// After a spare could not be made, until the next of its environment is tried.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// What is baked into a sandbox when it is made. A request that says anything else about that gets no spare.
@@ -75,6 +76,8 @@ struct Kind<S> {
     /// When it was asked for: the last [`Bounds::most`] times.
     asked: VecDeque<Instant>,
     spares: VecDeque<(Id, S)>,
+    /// Since one could not be made: when to try again.
+    retry: Option<Instant>,
 }
 
 /// What is to be done next.
@@ -157,7 +160,8 @@ impl<S> Pool<S> {
         state.retired.extend(spares);
     }
 
-    /// Notes that a sandbox of this environment was asked for, under this name.
+    /// Notes that a sandbox of this environment was asked for, under this name, and that there is one: a request that is
+    /// refused counts for nothing.
     pub(super) fn asked(&self, image: &Spec, environment: Environment, now: Instant) {
         if self.bounds.most == 0 {
             return;
@@ -184,11 +188,13 @@ impl<S> Pool<S> {
         state.kind_or_new(environment).spares.push_back((id, spare));
     }
 
-    /// The one that was being made is not.
-    pub(super) fn failed(&self, now: Instant) {
+    /// The one that was being made is not. Others may well be made.
+    pub(super) fn failed(&self, environment: Environment, now: Instant) {
         let mut state = self.lock();
         state.making = None;
-        state.not_before(now + PAUSE);
+        if let Some(kind) = state.kind(environment) {
+            kind.retry = Some(now + PAUSE);
+        }
     }
 
     /// Whether there is a spare of this id, or one in the making.
@@ -241,7 +247,8 @@ impl<S> Pool<S> {
             }
         }
         let lacking = state.kinds.iter().zip(&shares).filter(|(kind, share)| kind.spares.len() < **share);
-        let Some((kind, _)) = lacking.min_by_key(|(kind, _)| kind.spares.len()) else { return Step::Wait(LOOK) };
+        let open = lacking.filter(|(kind, _)| kind.retry.is_none_or(|time| time <= now));
+        let Some((kind, _)) = open.min_by_key(|(kind, _)| kind.spares.len()) else { return Step::Wait(LOOK) };
         let quiet = state.not_before.map(|time| time.saturating_duration_since(now)).filter(|left| !left.is_zero());
         match quiet {
             Some(left) => Step::Wait(left.min(LOOK)),
@@ -283,7 +290,7 @@ impl<S> State<S> {
             {
                 self.kinds.remove(oldest);
             }
-            self.kinds.push(Kind { environment, asked: VecDeque::new(), spares: VecDeque::new() });
+            self.kinds.push(Kind { environment, asked: VecDeque::new(), spares: VecDeque::new(), retry: None });
             self.kinds.len() - 1
         });
         // It was found, or has just been added.

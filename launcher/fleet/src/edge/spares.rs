@@ -104,22 +104,22 @@ impl Edge {
     async fn add_spare(self: &Arc<Self>, environment: Environment) {
         let record = match self.reserve_spare(environment) {
             Ok(record) => record,
-            Err(error) => return self.no_spare(&error),
+            Err(error) => return self.no_spare(environment, &error),
         };
         let (edge, reserved) = (Arc::clone(self), record.clone());
         let made = blocking(&self.creating, move || edge.make_spare(reserved, environment)).await;
         match made.and_then(|made| made) {
             Ok(spare) => self.spares.add(environment, record.id, spare),
             Err(error) => {
-                self.no_spare(&error);
+                self.no_spare(environment, &error);
                 self.discard(record, None).await;
             }
         }
     }
 
-    fn no_spare(&self, error: &Error) {
-        tracing::warn!(error = %chain(error), "a spare could not be made");
-        self.spares.failed(Instant::now());
+    fn no_spare(&self, environment: Environment, error: &Error) {
+        tracing::warn!(image = %environment.image, error = %chain(error), "a spare could not be made");
+        self.spares.failed(environment, Instant::now());
     }
 
     /// Takes a name and a range of ids.

@@ -151,7 +151,7 @@ fn they_give_way_to_starts_to_want_of_memory_and_to_the_end() {
     assert_eq!(world.pool.take_any().unwrap().1, 1);
     world.settle(true);
     assert_eq!(world.pool.count(), 0);
-    world.pool.failed(world.now);
+    world.pool.failed(environment("a"), world.now);
     world.settle(false);
     assert_eq!(world.pool.count(), 0);
     world.now += PAUSE;
@@ -160,6 +160,24 @@ fn they_give_way_to_starts_to_want_of_memory_and_to_the_end() {
     world.pool.close();
     world.settle(false);
     assert!(world.pool.count() == 0 && world.pool.step(world.now, false) == Step::Done);
+}
+
+#[test]
+fn one_that_cannot_be_made_holds_up_its_like_only() {
+    let mut world = World::new(8);
+    world.asked("broken");
+    world.asked("sound");
+    assert_eq!(world.pool.step(world.now, false), Step::Make(environment("broken")));
+    world.pool.failed(environment("broken"), world.now);
+    world.settle(false);
+    assert_eq!((world.of("broken"), world.of("sound")), (0, 1));
+    world.now += PAUSE - Duration::from_millis(1);
+    world.asked("sound");
+    world.settle(false);
+    assert_eq!((world.of("broken"), world.of("sound")), (0, 2));
+    world.now += Duration::from_millis(1);
+    world.settle(false);
+    assert_eq!((world.of("broken"), world.of("sound")), (1, 2));
 }
 
 #[test]
