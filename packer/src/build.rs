@@ -1,4 +1,5 @@
-//! Building an image: from an input to packs, layers, an image and a ref, in this order.
+//! Building an image: from an input to packs, layers, an image and a ref, in this order. Layers are read back and compared
+//! with the input before an image names them: nobody removes an image, not even one that no ref names.
 //!
 //! Each step is durable before the next begins, so a build that is killed leaves objects that nothing names and no ref
 //! that names something unfinished. The same input gives the same image digest, whatever the number of threads, the
@@ -51,7 +52,7 @@ pub struct Request {
     pub name: Option<RefName>,
     /// Laid over the configuration that the input has: what is set here wins.
     pub config: Config,
-    /// Whether the image is read back and compared with its source before the ref is set.
+    /// Whether the image is read back and compared with its source before it is put into the store.
     pub verify: bool,
 }
 
@@ -150,11 +151,9 @@ fn build_in(
     }
     drop_repeated(&mut layers);
     cancel.check()?;
-    monitor.begin(Stage::Publish, None);
     let architecture = opened.architecture.as_deref().unwrap_or(&request.input.architecture);
     let records = layers.iter().map(|layer| layer.record.clone()).collect();
     let image = Image::new(architecture, records, overlay(opened.config, &request.config));
-    let digest = store.put_image(&image)?;
     if request.verify {
         let verification = Verification { store, image: &image, monitor, cancel };
         verification.whole()?;
@@ -164,6 +163,9 @@ fn build_in(
         }
     }
     cancel.check()?;
+    // Last, and nobody is asked from here on whether to stop: an image stays, with or without a ref.
+    monitor.begin(Stage::Publish, None);
+    let digest = store.put_image(&image)?;
     if let Some(name) = &request.name {
         store.set_ref(name, Target::Image(digest), Expected::Anything)?;
     }

@@ -7,6 +7,7 @@
 mod addresses;
 mod directory;
 mod error;
+mod interruptible;
 pub mod oci;
 mod stream;
 pub mod tar;

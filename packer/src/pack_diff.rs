@@ -149,8 +149,9 @@ fn pack(
     let mut image = Image { annotations: Default::default(), ..parent };
     image.layers.push(layer.record.clone());
     image.provenance = Some(Provenance { parent: Some(request.parent), ..request.provenance });
-    let image = store.put_image(&image)?;
+    // Nobody is asked from here on whether to stop: an image stays, with or without a ref.
     cancel.check()?;
+    let image = store.put_image(&image)?;
     if let Some(name) = &request.name {
         store.set_ref(name, Target::Image(image), Expected::Anything)?;
     }

@@ -1,8 +1,9 @@
-//! SIGINT and SIGTERM end a transfer soon, whatever the other side does or does not, and leave both stores whole.
+//! SIGINT and SIGTERM end a transfer soon, whatever the other side does or does not, and leave both stores whole; and a
+//! build whose input has stalled, of which nothing is left.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +13,7 @@ use std::time::{Duration, Instant};
 use dsec_format::protocol::registry::Expected;
 use dsec_format::refs::Target;
 use dsec_store::fsck::{self, fsck};
-use dsec_store::{LocalStore, Silent, Store};
+use dsec_store::{LocalStore, Silent, Source, Store};
 use dsec_tests::program::{self, Registry};
 use dsec_tests::samples::{self, Sample};
 use fs_err as fs;
@@ -92,9 +93,13 @@ impl Drop for Killed {
 }
 
 fn dsec_pack(store: &Path, arguments: &[&str]) -> Killed {
+    dsec_pack_from(Stdio::null(), store, arguments)
+}
+
+fn dsec_pack_from(stdin: Stdio, store: &Path, arguments: &[&str]) -> Killed {
     let mut command = Command::new(program::binary("dsec-pack").unwrap());
-    command.arg("--store").arg(store).args(arguments).stdout(Stdio::null()).stderr(Stdio::piped());
-    Killed(command.spawn().unwrap())
+    command.arg("--store").arg(store).args(arguments);
+    Killed(command.stdin(stdin).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap())
 }
 
 /// Sends a signal; the process ends soon with the exit code for that.
@@ -278,4 +283,95 @@ fn a_push_that_was_killed_goes_on_with_what_is_missing() {
     assert!(push.0.wait().unwrap().success());
     let sent = sent.load(Ordering::SeqCst);
     assert!(sent < 4096, "{sent} bytes were sent for nothing");
+}
+
+fn assert_empty(path: &Path, what: &str) {
+    for kind in ["tmp", "images", "layers", "locations", "packs", "refs"] {
+        let left = fs::read_dir(path.join(kind)).map_or(0, Iterator::count);
+        assert_eq!(left, 0, "{what}: {left} in {kind}");
+    }
+    assert_whole(path);
+}
+
+fn build(store: &Path, stdin: Stdio, input: &str) -> Killed {
+    dsec_pack_from(stdin, store, &["build", input, "--ref", "app:1"])
+}
+
+fn stops_waiting(process: &mut Killed, signal: Signal, what: &str) {
+    // Whatever it does before it waits is done by then.
+    thread::sleep(Duration::from_millis(500));
+    assert!(process.0.try_wait().unwrap().is_none(), "{what}: it has ended by itself");
+    ends_soon(process, signal, what);
+}
+
+/// An archive of some 2 MiB with one large file in it; plain and compressed.
+fn archives(directory: &Path) -> [PathBuf; 2] {
+    let tree = directory.join("tree");
+    fs::create_dir(&tree).unwrap();
+    fs::write(tree.join("file"), samples::data(1, 2 << 20)).unwrap();
+    let tar = |option: &str, name: &str| {
+        let path = directory.join(name);
+        let status = Command::new("tar").arg(option).arg(&path).arg("-C").arg(&tree).arg(".").status().unwrap();
+        assert!(status.success(), "tar {option}");
+        path
+    };
+    [tar("-cf", "plain.tar"), tar("-czf", "archive.tar.gz")]
+}
+
+#[test]
+fn a_signal_ends_a_build_whose_standard_input_stalls() {
+    let directory = tempfile::tempdir().unwrap();
+    let [plain, compressed] = archives(directory.path()).map(|path| fs::read(path).unwrap());
+    let cases = [
+        ("nothing", &plain[..0], Signal::INT),
+        ("half a magic", &plain[..3], Signal::TERM),
+        ("half a header", &plain[..700], Signal::INT),
+        ("half of the data", &plain[..1 << 20], Signal::TERM),
+        ("all of it, without an end", &plain[..], Signal::INT),
+        ("half of a compressed one", &compressed[..1 << 20], Signal::INT),
+    ];
+    for (number, (what, bytes, signal)) in cases.into_iter().enumerate() {
+        let store = directory.path().join(number.to_string());
+        let mut process = build(&store, Stdio::piped(), "-");
+        let mut stdin = process.0.stdin.take().unwrap();
+        stdin.write_all(bytes).unwrap();
+        stops_waiting(&mut process, signal, what);
+        drop(stdin);
+        assert_empty(&store, what);
+    }
+}
+
+#[test]
+fn a_signal_ends_a_build_from_a_fifo_that_stalls_or_that_nobody_writes_to() {
+    let directory = tempfile::tempdir().unwrap();
+    let [plain, _] = archives(directory.path()).map(|path| fs::read(path).unwrap());
+    let fifo = directory.path().join("fifo");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, mode).unwrap();
+    let name = fifo.to_str().unwrap();
+
+    let store = directory.path().join("unopened");
+    let mut process = build(&store, Stdio::null(), name);
+    stops_waiting(&mut process, Signal::INT, "nobody writes");
+    assert_empty(&store, "nobody writes");
+
+    let store = directory.path().join("stalled");
+    let mut process = build(&store, Stdio::null(), name);
+    let mut writer = fs::OpenOptions::new().write(true).open(&fifo).unwrap();
+    writer.write_all(&plain[..1 << 20]).unwrap();
+    stops_waiting(&mut process, Signal::TERM, "it stalls");
+    assert_empty(&store, "it stalls");
+    drop(writer);
+
+    // One that comes to its end is an input like any other, however late it begins.
+    let store = directory.path().join("whole");
+    let mut process = build(&store, Stdio::null(), name);
+    thread::sleep(Duration::from_millis(300));
+    fs::write(&fifo, &plain).unwrap();
+    assert!(process.0.wait().unwrap().success());
+    let of_file = directory.path().join("of-file");
+    let file = directory.path().join("plain.tar");
+    assert!(build(&of_file, Stdio::null(), file.to_str().unwrap()).0.wait().unwrap().success());
+    let target = |store: &Path| LocalStore::open(store).unwrap().read_ref(&"app:1".parse().unwrap()).unwrap().target;
+    assert_eq!(target(&store), target(&of_file));
 }

@@ -6,6 +6,7 @@ use dsec_erofs::{tree, writer};
 use dsec_format::frame;
 
 use crate::cancel::Cancelled;
+use crate::compare;
 use crate::input;
 use crate::paths::Shown;
 use crate::verify;
@@ -72,7 +73,8 @@ impl Error {
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         match self {
-            Self::Cancelled(_) | Self::Verify(verify::Error::Cancelled(_)) => true,
+            Self::Cancelled(_)
+            | Self::Verify(verify::Error::Cancelled(_) | verify::Error::Compare(compare::Error::Cancelled(_))) => true,
             Self::Input(error) => error.is_cancelled(),
             _ => false,
         }

@@ -1,4 +1,4 @@
-//! Reading back what was built, before a ref names it.
+//! Reading back what was built, before an image names it.
 //!
 //! First everything that the image reaches is read from the store and checked against its digests. Then the image is
 //! compared with its source: a directory by walking it once more; an archive, whose entries were read and are gone, with

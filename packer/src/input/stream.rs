@@ -44,7 +44,7 @@ impl Compression {
 /// The plain bytes of `reader`, whatever of the known kinds it is.
 pub(super) fn decompress(mut reader: Box<dyn Read + Send>) -> Result<Box<dyn Read + Send>, Error> {
     let mut first = [0; MAGIC_BYTES];
-    let length = read_first(&mut reader, &mut first).map_err(Error::Read)?;
+    let length = read_first(&mut reader, &mut first).map_err(Error::read)?;
     let compression = Compression::of(&first[..length])?;
     let whole = Cursor::new(first).take(length as u64).chain(reader);
     Ok(match compression {

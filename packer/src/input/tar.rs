@@ -16,21 +16,25 @@ mod reader;
 mod sparse;
 mod supply;
 
-use std::io::Read;
+use std::io::{BufReader, Read};
 use std::path::Path;
 
 use dsec_erofs::{InodeId, Tree};
 use fs_err as fs;
+use fs_err::os::unix::fs::OpenOptionsExt;
+use rustix::fs::OFlags;
 
 pub(super) use self::assembly::{Assembly, Whiteouts};
 use self::entry::EntryPath;
 pub use self::error::Error;
+use self::supply::BUFFER_BYTES;
 pub(super) use self::supply::Supply;
 
 pub(super) use self::data::MemberReader;
 
 use self::data::Data;
 use self::reader::Reader;
+use super::interruptible::Interruptible;
 use super::stream::{self, Compression};
 use super::{Kind, Location, Part, Surroundings};
 use crate::monitor::Stage;
@@ -50,7 +54,10 @@ impl Archive {
         surroundings.monitor.begin(Stage::Walk, None);
         let supply = match location {
             Location::Path(path) => open_file(path, surroundings)?,
-            Location::Stdin => Supply::spooled(decompressed(std::io::stdin())?, surroundings)?,
+            Location::Stdin => {
+                let input = Interruptible::stdin(surroundings.cancel).map_err(super::Error::Open)?;
+                Supply::spooled(decompressed(input)?, surroundings)?
+            }
         };
         Ok(assemble(supply, Assembly::new(Whiteouts::AreFiles)?, surroundings)?.0)
     }
@@ -123,20 +130,26 @@ pub(super) fn assemble(
 }
 
 fn open_file<'a>(path: &Path, surroundings: Surroundings<'a>) -> Result<Supply<'a>, super::Error> {
-    let file = fs::File::open(path).map_err(super::Error::Open)?;
-    let metadata = file.metadata().map_err(super::Error::Open)?;
-    if metadata.is_file() {
+    let open = |flags: OFlags| {
+        let mut options = fs::OpenOptions::new();
+        options.read(true).custom_flags(flags.bits().cast_signed()).open(path).map_err(super::Error::Open)
+    };
+    let is_file = fs::metadata(path).map_err(super::Error::Open)?.is_file();
+    let spooled = |input| Ok(Supply::spooled(decompressed(input)?, surroundings)?);
+    // Opening a pipe would wait for somebody to write to it.
+    let file = open(if is_file { OFlags::empty() } else { OFlags::NONBLOCK })?;
+    if is_file {
         let mut first = [0; stream::MAGIC_BYTES];
         let length = stream::read_first(&mut &file, &mut first).map_err(Error::Read)?;
-        let file = fs::File::open(path).map_err(super::Error::Open)?;
+        let file = open(OFlags::empty())?;
         if Compression::of(&first[..length])? == Compression::None {
             return Ok(Supply::in_place(file, surroundings.cancel)?);
         }
-        return Ok(Supply::spooled(decompressed(file)?, surroundings)?);
+        return spooled(Interruptible::new(file.into_file(), surroundings.cancel));
     }
-    Ok(Supply::spooled(decompressed(file)?, surroundings)?)
+    spooled(Interruptible::new(file.into_file(), surroundings.cancel))
 }
 
-fn decompressed(reader: impl Read + Send + 'static) -> Result<Box<dyn Read + Send>, Error> {
-    stream::decompress(Box::new(reader))
+fn decompressed(input: Interruptible) -> Result<Box<dyn Read + Send>, Error> {
+    stream::decompress(Box::new(BufReader::with_capacity(BUFFER_BYTES, input)))
 }

@@ -4,6 +4,7 @@
 mod archive;
 mod directory;
 mod hostile;
+mod interrupt;
 mod nested;
 mod oci;
 mod support;

@@ -4,6 +4,7 @@
 mod cli;
 mod deep;
 mod help;
+mod interrupt;
 mod marks;
 mod mount;
 mod pack_diff;

@@ -3,6 +3,7 @@
 use std::io;
 
 use crate::cancel::Cancelled;
+use crate::input::interruptible;
 use crate::paths::Shown;
 
 /// Why a tar archive was refused. Offsets are in bytes of the uncompressed archive.
@@ -159,6 +160,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// For `map_err` of a read, which may also have been asked to stop.
+    pub(in crate::input) fn read(error: io::Error) -> Self {
+        if interruptible::is_cancelled(&error) { Self::Cancelled(Cancelled) } else { Self::Read(error) }
+    }
+
     /// Whether the reading ended because it was asked to.
     pub(crate) fn is_cancelled(&self) -> bool {
         matches!(self, Self::Cancelled(_))

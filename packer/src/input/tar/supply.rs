@@ -9,7 +9,7 @@ use super::header::BLOCK_BYTES;
 use crate::cancel::Cancel;
 use crate::input::{Surroundings, stream};
 
-const BUFFER_BYTES: usize = 256 * 1024;
+pub(super) const BUFFER_BYTES: usize = 256 * 1024;
 
 /// See the [module](self).
 pub(crate) struct Supply<'a> {
@@ -82,7 +82,7 @@ impl<'a> Supply<'a> {
     /// The next block; `None` when the archive ends before it.
     pub(super) fn block(&mut self) -> Result<Option<[u8; BLOCK_BYTES]>, Error> {
         let mut block = [0; BLOCK_BYTES];
-        let length = stream::read_first(self.as_read(), &mut block).map_err(Error::Read)?;
+        let length = stream::read_first(self.as_read(), &mut block).map_err(Error::read)?;
         self.position += length as u64;
         match length {
             0 => Ok(None),
@@ -94,7 +94,7 @@ impl<'a> Supply<'a> {
     /// The next `bytes` bytes, which the caller has bounded.
     pub(super) fn take(&mut self, bytes: u64) -> Result<Vec<u8>, Error> {
         let mut taken = Vec::new();
-        let read = self.as_read().take(bytes).read_to_end(&mut taken).map_err(Error::Read)? as u64;
+        let read = self.as_read().take(bytes).read_to_end(&mut taken).map_err(Error::read)? as u64;
         self.position += read;
         if read == bytes { Ok(taken) } else { Err(Error::Truncated { offset: self.position }) }
     }
@@ -131,7 +131,7 @@ impl<'a> Supply<'a> {
     pub(super) fn expect_zeros(&mut self) -> Result<(), Error> {
         let mut buffer = vec![0; BUFFER_BYTES];
         loop {
-            let length = stream::read_first(self.as_read(), &mut buffer).map_err(Error::Read)?;
+            let length = stream::read_first(self.as_read(), &mut buffer).map_err(Error::read)?;
             if buffer[..length].iter().any(|byte| *byte != 0) {
                 return Err(Error::Trailing { offset: self.position });
             }
@@ -165,7 +165,7 @@ fn copy(reader: &mut dyn Read, spool: &mut File, bytes: u64, cancel: &Cancel) ->
     while copied < bytes {
         cancel.check()?;
         let want = usize::try_from(bytes - copied).unwrap_or(BUFFER_BYTES).min(buffer.len());
-        let length = stream::read_first(reader, &mut buffer[..want]).map_err(Error::Read)?;
+        let length = stream::read_first(reader, &mut buffer[..want]).map_err(Error::read)?;
         spool.write_all(&buffer[..length]).map_err(Error::Spool)?;
         copied += length as u64;
         if length < want {
