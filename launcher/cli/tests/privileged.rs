@@ -10,5 +10,6 @@ mod privileged {
     mod holds;
     mod restarts;
     mod spares;
+    mod starts;
     mod streams;
 }

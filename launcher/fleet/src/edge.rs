@@ -6,6 +6,7 @@
 //!
 //! Not here: HTTP (`routes`), what a sandbox is made of (`dsec-sandbox`), where layers come from (`mountd`).
 
+mod arguments;
 mod config;
 mod entry;
 mod error;

@@ -315,7 +315,7 @@ pub(super) fn processes_of(sandbox: &str) -> usize {
 }
 
 /// The version 2 cgroup of a sandbox: the one that can be frozen.
-fn unified(sandbox: &str) -> Option<String> {
+pub(super) fn unified(sandbox: &str) -> Option<String> {
     let all = cgroups(Path::new("/sys/fs/cgroup"), sandbox);
     all.into_iter().find(|path| Path::new(path).join("cgroup.freeze").exists())
 }

@@ -9,6 +9,7 @@ use dsec_format::protocol::edge::{CreateRequest, Sandbox, State};
 use dsec_sandbox::{Id, Limits};
 use tokio::sync::{Mutex as AsyncMutex, RwLock, Semaphore, watch};
 
+use super::arguments::Arguments;
 use super::error::Error;
 use super::exec::Exec;
 use super::journal::{Record, Standing};
@@ -69,6 +70,8 @@ pub(crate) struct Entry {
     held: AtomicBool,
     /// Places for commands that run, or have left something running.
     pub commands: Arc<Semaphore>,
+    /// Room for what its starts hold.
+    pub(super) arguments: Arguments,
     /// Held while it is made or removed, so that the one waits for the other; true once it is removed.
     pub removed: AsyncMutex<bool>,
 }
@@ -88,6 +91,7 @@ impl Entry {
             execs: Mutex::default(),
             gate: Arc::default(),
             commands: Arc::new(Semaphore::new(COMMANDS_MAX)),
+            arguments: Arguments::default(),
             held: AtomicBool::new(false),
             removed: AsyncMutex::new(false),
         })

@@ -209,6 +209,16 @@ pub enum Error {
         /// How long it was waited for.
         after_ms: u128,
     },
+    /// The sandbox holds up its starts, and what they hold is as much as it may be.
+    #[error(
+        "commands that are being started in sandbox {id} hold as much as they may, and none had begun after {waited_ms} ms"
+    )]
+    StartsHold {
+        /// The sandbox.
+        id: String,
+        /// How long the request waited.
+        waited_ms: u128,
+    },
     /// A task of the edge ended before its time.
     #[error("a task of the edge was lost")]
     Lost,
@@ -237,6 +247,7 @@ impl Error {
             Self::HeldTooLong { .. }
             | Self::NotUp { .. }
             | Self::StartTooLong { .. }
+            | Self::StartsHold { .. }
             | Self::WatchStart { .. }
             | Self::Commands { .. }
             | Self::Stopping

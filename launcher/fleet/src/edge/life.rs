@@ -3,16 +3,17 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dsec_format::protocol::edge::{CreateRequest, ExecRequest};
+use dsec_format::protocol::edge::{CreateRequest, ExecRequest, Reason};
 use dsec_sandbox::{Id, Limits, Starting};
-use tokio::sync::OwnedRwLockReadGuard;
+use tokio::sync::{OwnedRwLockReadGuard, OwnedSemaphorePermit};
 
+use super::arguments::Full;
 use super::entry::{COMMANDS_MAX, Entry, Live};
 use super::error::Error;
 use super::exec::{Exec, Pipes, Place};
 use super::journal::Step;
 use super::spares::Spare;
-use super::start::{Command, Start, decided};
+use super::start::{Command, START_PATIENCE, Start, decided};
 use super::stream::Readers;
 use super::{Edge, LowPriority, blocking, now_ms};
 
@@ -129,8 +130,21 @@ impl Edge {
         attach: bool,
     ) -> Result<(Arc<Exec>, Option<Readers>), Error> {
         let live = entry.live()?;
-        let timeout_ms = request.timeout_ms;
+        let timeout = request.timeout_ms.map(Duration::from_millis);
         let command = Command::new(&live, request)?;
+        // Before it has anything that is for all sandboxes: this may take as long as the tenant likes.
+        let began = Instant::now();
+        let room = match room(entry, command.bytes(&live), timeout).await {
+            Ok(room) => room,
+            Err(Start::Failed(error)) => return Err(error),
+            Err(Start::Ended(reason)) => {
+                let (exec, readers) = self.new_exec(entry, attach);
+                exec.not_started(reason);
+                self.exec_ended(entry, &exec);
+                return Ok((exec, readers));
+            }
+        };
+        let timeout = timeout.map(|timeout| timeout.saturating_sub(began.elapsed()));
         let place = self.place(entry)?;
         let gate = self.pass_gate(entry).await?;
         let in_flight = self.spares.starting();
@@ -139,17 +153,19 @@ impl Edge {
         // From here on its cgroup holds it: whoever freezes the sandbox freezes it too. How long it takes is its own affair.
         drop((gate, in_flight));
         let started = started.unwrap_or_else(|error| Err(Start::Failed(error)));
-        self.begun(entry, &exec, started, timeout_ms, place).await?;
+        self.begun(entry, &exec, started, timeout, place).await?;
+        drop(room);
         Ok((exec, readers))
     }
 
-    /// Makes a reserved sandbox and starts a command in it: one hand-over to the pool, not two.
+    /// Makes a reserved sandbox and starts a command in it: one hand-over to the pool, not two. Nothing of
+    /// a tenant's runs there yet that could hold it up.
     pub(crate) async fn make_and_exec(
         self: &Arc<Self>,
         entry: &Arc<Entry>,
         request: ExecRequest,
     ) -> Result<(Arc<Exec>, Readers), Error> {
-        let timeout_ms = request.timeout_ms;
+        let timeout = request.timeout_ms.map(Duration::from_millis);
         let place = self.place(entry)?;
         let gate = self.pass_gate(entry).await?;
         let in_flight = self.spares.starting();
@@ -161,7 +177,7 @@ impl Edge {
         drop((gate, in_flight));
         let (exec, readers) = self.new_exec(entry, true);
         let readers = readers.unwrap_or_else(|| exec.readers(0, 0));
-        self.begun(entry, &exec, started?, timeout_ms, place).await?;
+        self.begun(entry, &exec, started?, timeout, place).await?;
         Ok((exec, readers))
     }
 
@@ -178,10 +194,10 @@ impl Edge {
         entry: &Arc<Entry>,
         exec: &Arc<Exec>,
         started: Result<(Starting, Pipes), Start>,
-        timeout_ms: Option<u64>,
+        timeout: Option<Duration>,
         place: Place,
     ) -> Result<(), Error> {
-        let deadline = timeout_ms.map(|timeout_ms| Instant::now() + Duration::from_millis(timeout_ms));
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let decided = match started {
             Ok((starting, pipes)) => decided(entry, starting, deadline).await.map(|process| (process, pipes)),
             Err(failed) => Err(failed),
@@ -253,6 +269,19 @@ impl Edge {
             source: error.into(),
         })
     }
+}
+
+/// Room for what a start holds, within its own time.
+async fn room(entry: &Entry, bytes: usize, timeout: Option<Duration>) -> Result<OwnedSemaphorePermit, Start> {
+    let began = Instant::now();
+    let patience = timeout.unwrap_or(START_PATIENCE).min(START_PATIENCE);
+    entry.arguments.room(bytes, patience).await.map_err(|full| {
+        if full == Full::Time && timeout == Some(patience) {
+            return Start::Ended(Reason::Timeout);
+        }
+        let waited_ms = began.elapsed().as_millis();
+        Start::Failed(Error::StartsHold { id: entry.id().to_string(), waited_ms })
+    })
 }
 
 /// `KEY=VALUE` entries, taken apart.

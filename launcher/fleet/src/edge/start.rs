@@ -20,7 +20,7 @@ use super::life::pairs;
 
 /// How long a command may take to become its program. Most of that is reading it: a read of a lazy image has a deadline of
 /// its own, which is shorter.
-const START_PATIENCE: Duration = Duration::from_secs(180);
+pub(super) const START_PATIENCE: Duration = Duration::from_secs(180);
 
 /// Waits for a start to be decided, for as long as the sandbox needs: a tenant can hold up its own commands only.
 pub(super) async fn decided(
@@ -93,6 +93,23 @@ impl Command {
             user: or_image(request.user, &config.user),
             stdin: request.stdin,
         })
+    }
+
+    /// How many bytes it holds in the edge until it is decided, about: what every start has, each text with its length and
+    /// place, and a name that is tried in every directory of `PATH`.
+    pub(super) fn bytes(&self, live: &Live) -> usize {
+        const START: usize = 8 << 10;
+        const EACH: usize = 32;
+        let env = || live.standing.handle.env.iter().chain(&self.env);
+        let texts = self.argv.iter().map(String::len).chain(env().map(|(name, value)| name.len() + value.len()));
+        let path = env().rfind(|(name, _)| name == "PATH").map_or("", |(_, value)| value.as_str());
+        let tries = match self.argv.first() {
+            Some(name) if !name.contains('/') => {
+                path.split(':').map(|directory| directory.len() + name.len() + EACH).fold(0, usize::saturating_add)
+            }
+            _ => 0,
+        };
+        texts.map(|bytes| bytes + EACH).fold(tries.saturating_add(START), usize::saturating_add)
     }
 
     /// Begins to start it.
