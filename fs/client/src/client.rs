@@ -62,7 +62,7 @@ pub enum Error {
     },
 }
 
-/// See the [module](self).
+/// Asks the daemon: one deadline a request, over connections that are kept for the next.
 #[derive(Debug)]
 pub struct Client {
     socket: PathBuf,

@@ -312,17 +312,31 @@ fn environment<'a>(
     Ok(env)
 }
 
+/// The kernel's PATH_MAX: what is longer is no path, wherever it leads.
+const PATH_BYTES_MAX: usize = 4096;
+/// Paths that a name may be looked for under, together. A `PATH` may be the image's, and the name the caller's.
+const CANDIDATE_BYTES_MAX: usize = 1 << 20;
+
 /// The paths under which a program may be.
 fn candidates(name: &str, path: &str) -> Result<Vec<CString>, Error> {
     if name.contains('/') {
         return Ok(vec![c_string("program", name)?]);
     }
-    let in_directory = |directory: &str| match directory {
+    let (mut candidates, mut bytes) = (Vec::new(), 0);
+    for directory in path.split(':') {
         // An empty entry means the working directory, as in every shell.
-        "" => c_string("program", &format!("./{name}")),
-        directory => c_string("program", &format!("{directory}/{name}")),
-    };
-    path.split(':').map(in_directory).collect()
+        let directory = if directory.is_empty() { "." } else { directory };
+        let length = directory.len() + 1 + name.len();
+        if length >= PATH_BYTES_MAX {
+            continue;
+        }
+        bytes += length;
+        if bytes > CANDIDATE_BYTES_MAX {
+            return Err(Error::NotExecutable { program: name.to_owned(), errno: Errno::TOOBIG });
+        }
+        candidates.push(c_string("program", &format!("{directory}/{name}"))?);
+    }
+    Ok(candidates)
 }
 
 fn c_string(what: &'static str, text: &str) -> Result<CString, Error> {
@@ -339,6 +353,9 @@ mod tests {
         assert_eq!(all, [c"/usr/bin/sh".into(), c"./sh".into(), CString::from(c"/bin/sh")]);
         assert_eq!(candidates("./sh", "/bin").unwrap(), [CString::from(c"./sh")]);
         assert!(matches!(candidates("a\0b", "/bin"), Err(Error::Text { .. })));
+        assert!(candidates(&"x".repeat(1 << 20), &":/bin".repeat(1 << 20)).unwrap().is_empty());
+        let many = "/some/directory:".repeat(100_000);
+        assert!(matches!(candidates("sh", &many), Err(Error::NotExecutable { errno: Errno::TOOBIG, .. })));
     }
 
     #[test]
