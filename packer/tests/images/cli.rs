@@ -168,7 +168,7 @@ fn verify_and_fsck_have_a_code_for_what_they_find() {
     json(&lab, &["fsck"]);
     sh(
         &lab.path("store/packs"),
-        "f=$(find . -type f | head -1); chmod u+w $f; printf X | dd of=$f bs=1 seek=1000 conv=notrunc status=none",
+        "f=$(find . -type f | head -1); chmod u+w $f; printf damaged! | dd of=$f bs=1 seek=1000 conv=notrunc status=none",
     );
     let found = fails(&lab, 10, &["store"], &["fsck"]);
     assert!(String::from_utf8(found.stdout).unwrap().contains("not whole"));
