@@ -44,7 +44,7 @@ impl Edge {
         })
     }
 
-    /// An id and a range of ids, with the spare whose they are, if there is one: of the environment that is asked for, or,
+    /// An id and a range of ids, with the spare whose they are, if there is one: of the shape that is asked for, or,
     /// where all ranges are taken, of another.
     fn place_for(&self, request: &CreateRequest, limits: Limits) -> Result<(Id, u32, Option<Spare>), Error> {
         let of = |(id, spare): (Id, Spare)| (id, spare.record.id_base, Some(spare));

@@ -13,7 +13,7 @@ use super::entry::{Entry, Live, Phase};
 use super::error::Error;
 use super::journal::{Record, Standing, Step};
 use super::life::pairs;
-use super::pool::Environment;
+use super::pool::Shape;
 use super::spares::Spare;
 use super::{Edge, blocking};
 
@@ -106,16 +106,16 @@ impl Edge {
 
     /// From layers to a sandbox that stands, and is in the journal as such. Blocks.
     fn stand<T>(&self, entry: &Entry, mounted: &Mounted, then: impl FnOnce(&Live) -> T) -> Result<T, Error> {
-        let environment = Environment { image: mounted.image, limits: entry.reserved.limits };
+        let shape = Shape { image: mounted.image, limits: entry.reserved.limits };
         if entry.phase() != Phase::Creating {
             return Err(Error::Leaving { id: entry.id().to_string() });
         }
         let live = match entry.take_spare() {
-            Some(spare) if spare.fits(environment, mounted) => self.furnish(entry, spare, mounted)?,
+            Some(spare) if spare.fits(shape, mounted) => self.furnish(entry, spare, mounted)?,
             Some(spare) => {
-                // One of another environment was taken for its range of ids, and says nothing about its like.
-                if spare.environment == environment {
-                    self.spares.retire(environment);
+                // One of another shape was taken for its range of ids, and says nothing about its like.
+                if spare.shape == shape {
+                    self.spares.retire(shape);
                 }
                 self.clear(spare)?;
                 self.build(&entry.reserved, mounted)?
@@ -129,7 +129,7 @@ impl Edge {
         }
         // Only now: one like it can be made.
         if entry.request().hostname.is_none() {
-            self.spares.asked(&entry.request().image, environment, Instant::now());
+            self.spares.asked(&entry.request().image, shape, Instant::now());
         }
         entry.made(live);
         Ok(then(&*entry.live()?))

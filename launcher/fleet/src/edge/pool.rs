@@ -1,11 +1,11 @@
-//! How many spares there are of which environment: counting, sharing, expiry. No sandbox is touched here.
+//! How many spares there are of which shape: counting, sharing, expiry. No sandbox is touched here.
 //!
-//! - As many are wanted of an environment as were asked for within the last while ([`Bounds::keep`]); so one that nobody
+//! - As many are wanted of a shape as were asked for within the last while ([`Bounds::keep`]); so one that nobody
 //!   asks for any more has none.
-//! - All together are never more than [`Bounds::most`]. Where more are wanted, environments share evenly, so that those
+//! - All together are never more than [`Bounds::most`]. Where more are wanted, shapes share evenly, so that those
 //!   which want little get it.
 //! - None is made while a sandbox or a command is being started, nor right after: what was started wants the processors.
-//! - Where one cannot be made, its environment waits for a while, and no other does.
+//! - Where one cannot be made, its shape waits for a while, and no other does.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ use dsec_format::refs::Spec;
 use dsec_sandbox::{Id, Limits};
 use tokio::sync::Notify;
 
-/// Environments that are remembered; the one that was asked for longest ago gives way.
+/// Shapes that are remembered; the one that was asked for longest ago gives way.
 const KINDS_MAX: usize = 64;
 /// Names whose last meaning is remembered; too many, and all are forgotten.
 const NAMES_MAX: usize = 1024;
@@ -27,12 +27,12 @@ const LOOK: Duration = Duration::from_secs(1);
 const NOTHING: Duration = Duration::from_secs(3600);
 /// After the last start. A short command has ended by then, and whoever asked for it has its end.
 const QUIET: Duration = Duration::from_millis(2);
-/// After a spare could not be made, until the next of its environment is tried.
+/// After a spare could not be made, until the next of its shape is tried.
 const PAUSE: Duration = Duration::from_secs(5);
 
 /// What is baked into a sandbox when it is made. A request that says anything else about that gets no spare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Environment {
+pub(super) struct Shape {
     /// The image, resolved.
     pub image: ImageDigest,
     /// Its limits.
@@ -48,7 +48,7 @@ pub(super) struct Bounds {
     pub keep: Duration,
 }
 
-/// Spares of type `S`, by environment.
+/// Spares of type `S`, by shape.
 #[derive(Debug)]
 pub(super) struct Pool<S> {
     bounds: Bounds,
@@ -72,7 +72,7 @@ struct State<S> {
 
 #[derive(Debug)]
 struct Kind<S> {
-    environment: Environment,
+    shape: Shape,
     /// When it was asked for: the last [`Bounds::most`] times.
     asked: VecDeque<Instant>,
     spares: VecDeque<(Id, S)>,
@@ -84,7 +84,7 @@ struct Kind<S> {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Step<S> {
     /// Make one.
-    Make(Environment),
+    Make(Shape),
     /// Remove this one.
     Remove(S),
     /// Nothing, for so long or until something changes.
@@ -137,9 +137,9 @@ impl<S> Pool<S> {
             Spec::Digest(digest) => *digest,
             Spec::Name(_) => *state.names.get(&image.to_string())?,
         };
-        let environment = Environment { image, limits };
+        let shape = Shape { image, limits };
         // The newest: what belongs to it is in the processor's caches still.
-        state.kind(environment)?.spares.pop_back()
+        state.kind(shape)?.spares.pop_back()
     }
 
     /// Any spare, with its id: what it occupies is wanted. One that is given to nobody else, or the one that is missed least.
@@ -154,21 +154,21 @@ impl<S> Pool<S> {
 
     /// One of these has turned out not to fit, so that the others are not to be relied on either: none of them is given any
     /// more.
-    pub(super) fn retire(&self, environment: Environment) {
+    pub(super) fn retire(&self, shape: Shape) {
         let mut state = self.lock();
-        let spares = state.kind(environment).map(|kind| std::mem::take(&mut kind.spares)).unwrap_or_default();
+        let spares = state.kind(shape).map(|kind| std::mem::take(&mut kind.spares)).unwrap_or_default();
         state.retired.extend(spares);
     }
 
-    /// Notes that a sandbox of this environment was asked for, under this name, and that there is one: a request that is
+    /// Notes that a sandbox of this shape was asked for, under this name, and that there is one: a request that is
     /// refused counts for nothing.
-    pub(super) fn asked(&self, image: &Spec, environment: Environment, now: Instant) {
+    pub(super) fn asked(&self, image: &Spec, shape: Shape, now: Instant) {
         if self.bounds.most == 0 {
             return;
         }
         let mut state = self.lock();
-        let mut asked = state.meant(image, environment);
-        let kind = state.kind_or_new(environment);
+        let mut asked = state.meant(image, shape);
+        let kind = state.kind_or_new(shape);
         asked.extend(kind.asked.drain(..));
         asked.make_contiguous().sort_unstable();
         asked.push_back(now);
@@ -182,17 +182,17 @@ impl<S> Pool<S> {
     }
 
     /// The one that was being made is there.
-    pub(super) fn add(&self, environment: Environment, id: Id, spare: S) {
+    pub(super) fn add(&self, shape: Shape, id: Id, spare: S) {
         let mut state = self.lock();
         state.making = None;
-        state.kind_or_new(environment).spares.push_back((id, spare));
+        state.kind_or_new(shape).spares.push_back((id, spare));
     }
 
     /// The one that was being made is not. Others may well be made.
-    pub(super) fn failed(&self, environment: Environment, now: Instant) {
+    pub(super) fn failed(&self, shape: Shape, now: Instant) {
         let mut state = self.lock();
         state.making = None;
-        if let Some(kind) = state.kind(environment) {
+        if let Some(kind) = state.kind(shape) {
             kind.retry = Some(now + PAUSE);
         }
     }
@@ -253,7 +253,7 @@ impl<S> Pool<S> {
         match quiet {
             Some(left) => Step::Wait(left.min(LOOK)),
             None if self.starts.load(Ordering::Acquire) > 0 => Step::Wait(LOOK),
-            None => Step::Make(kind.environment),
+            None => Step::Make(kind.shape),
         }
     }
 }
@@ -264,24 +264,24 @@ impl<S> State<S> {
         self.not_before = self.not_before.max(Some(time));
     }
 
-    fn kind(&mut self, environment: Environment) -> Option<&mut Kind<S>> {
-        self.kinds.iter_mut().find(|kind| kind.environment == environment)
+    fn kind(&mut self, shape: Shape) -> Option<&mut Kind<S>> {
+        self.kinds.iter_mut().find(|kind| kind.shape == shape)
     }
 
     /// Notes what a name means. When it meant another image before, what was asked of that goes with the name.
-    fn meant(&mut self, image: &Spec, environment: Environment) -> VecDeque<Instant> {
+    fn meant(&mut self, image: &Spec, shape: Shape) -> VecDeque<Instant> {
         let Spec::Name(_) = image else { return VecDeque::new() };
         if self.names.len() >= NAMES_MAX {
             self.names.clear();
         }
-        let before = self.names.insert(image.to_string(), environment.image);
-        let before = before.filter(|before| *before != environment.image);
-        let before = before.and_then(|image| self.kind(Environment { image, ..environment }));
+        let before = self.names.insert(image.to_string(), shape.image);
+        let before = before.filter(|before| *before != shape.image);
+        let before = before.and_then(|image| self.kind(Shape { image, ..shape }));
         before.map(|kind| std::mem::take(&mut kind.asked)).unwrap_or_default()
     }
 
-    fn kind_or_new(&mut self, environment: Environment) -> &mut Kind<S> {
-        let at = self.kinds.iter().position(|kind| kind.environment == environment).unwrap_or_else(|| {
+    fn kind_or_new(&mut self, shape: Shape) -> &mut Kind<S> {
+        let at = self.kinds.iter().position(|kind| kind.shape == shape).unwrap_or_else(|| {
             let idle = |kind: &Kind<S>| kind.spares.is_empty();
             if self.kinds.len() >= KINDS_MAX
                 && let Some(oldest) = (0..self.kinds.len())
@@ -290,14 +290,14 @@ impl<S> State<S> {
             {
                 self.kinds.remove(oldest);
             }
-            self.kinds.push(Kind { environment, asked: VecDeque::new(), spares: VecDeque::new(), retry: None });
+            self.kinds.push(Kind { shape, asked: VecDeque::new(), spares: VecDeque::new(), retry: None });
             self.kinds.len() - 1
         });
         // It was found, or has just been added.
         self.kinds.get_mut(at).expect("an index of a kind that is there")
     }
 
-    /// Requests that count no more, environments without any, and names of those.
+    /// Requests that count no more, shapes without any, and names of those.
     fn forget(&mut self, now: Instant, keep: Duration) {
         for kind in &mut self.kinds {
             while kind.asked.front().is_some_and(|time| now.saturating_duration_since(*time) > keep) {
@@ -306,10 +306,10 @@ impl<S> State<S> {
         }
         self.kinds.retain(|kind| !kind.asked.is_empty() || !kind.spares.is_empty());
         let kinds = &self.kinds;
-        self.names.retain(|_, image| kinds.iter().any(|kind| kind.environment.image == *image));
+        self.names.retain(|_, image| kinds.iter().any(|kind| kind.shape.image == *image));
     }
 
-    /// How many each environment gets of `most`: what it wants, or an even share. Where there is not one for each, those
+    /// How many each shape gets of `most`: what it wants, or an even share. Where there is not one for each, those
     /// come first that are asked for most.
     fn shares(&self, most: usize) -> Vec<usize> {
         let mut shares = vec![0; self.kinds.len()];

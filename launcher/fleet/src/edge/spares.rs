@@ -3,7 +3,7 @@
 //! A spare is a whole sandbox in which nothing has run: it has an id, a range of ids and a holder of its own, and was
 //! written into the journal as one that a restarted edge removes before anything was acquired for it. It is in no list of
 //! sandboxes. A request takes one under that id, while its own place in the table is being made; what the request says
-//! beyond the [`Environment`] is added then. What cannot be used after all (a ref that moved, a daemon of layers that was
+//! beyond the [`Shape`] is added then. What cannot be used after all (a ref that moved, a daemon of layers that was
 //! restarted) is removed, and the sandbox made anew under the same id.
 //!
 //! One task, the keeper, makes and removes spares, one at a time, at low priority.
@@ -19,7 +19,7 @@ use dsec_sandbox::Id;
 use super::entry::{Entry, Live};
 use super::error::{Error, chain};
 use super::journal::Record;
-use super::pool::{Environment, Step};
+use super::pool::{Shape, Step};
 use super::{Edge, LowPriority, blocking, now_ms};
 
 /// How long what is known of the node's memory is good for.
@@ -32,16 +32,16 @@ pub(crate) struct Spare {
     pub(super) record: Record,
     /// It.
     pub(super) live: Live,
-    pub(super) environment: Environment,
+    pub(super) shape: Shape,
     /// The file systems of its layers.
     devices: Vec<u64>,
 }
 
 impl Spare {
-    /// Whether it is what a request for `environment` would get now: of that image, from the same mounts (those of a daemon
+    /// Whether it is what a request for `shape` would get now: of that image, from the same mounts (those of a daemon
     /// of layers that is gone serve nothing any more), and alive.
-    pub(super) fn fits(&self, environment: Environment, mounted: &Mounted) -> bool {
-        self.environment == environment
+    pub(super) fn fits(&self, shape: Shape, mounted: &Mounted) -> bool {
+        self.shape == shape
             && devices(mounted).is_ok_and(|devices| devices == self.devices)
             && self.live.sandbox.is_running()
     }
@@ -88,7 +88,7 @@ impl Edge {
             let now = Instant::now();
             match self.spares.step(now, memory.short) {
                 Step::Make(_) if memory.look(now) => {}
-                Step::Make(environment) => self.add_spare(environment).await,
+                Step::Make(shape) => self.add_spare(shape).await,
                 Step::Remove(spare) => self.discard(spare.record, Some(spare.live)).await,
                 Step::Wait(time) => {
                     // Looking takes a moment, and what has changed may be that somebody waits for a start.
@@ -101,33 +101,33 @@ impl Edge {
         }
     }
 
-    async fn add_spare(self: &Arc<Self>, environment: Environment) {
-        let record = match self.reserve_spare(environment) {
+    async fn add_spare(self: &Arc<Self>, shape: Shape) {
+        let record = match self.reserve_spare(shape) {
             Ok(record) => record,
-            Err(error) => return self.no_spare(environment, &error),
+            Err(error) => return self.no_spare(shape, &error),
         };
         let (edge, reserved) = (Arc::clone(self), record.clone());
-        let made = blocking(&self.creating, move || edge.make_spare(reserved, environment)).await;
+        let made = blocking(&self.creating, move || edge.make_spare(reserved, shape)).await;
         match made.and_then(|made| made) {
-            Ok(spare) => self.spares.add(environment, record.id, spare),
+            Ok(spare) => self.spares.add(shape, record.id, spare),
             Err(error) => {
-                self.no_spare(environment, &error);
+                self.no_spare(shape, &error);
                 self.discard(record, None).await;
             }
         }
     }
 
-    fn no_spare(&self, environment: Environment, error: &Error) {
-        tracing::warn!(image = %environment.image, error = %chain(error), "a spare could not be made");
-        self.spares.failed(environment, Instant::now());
+    fn no_spare(&self, shape: Shape, error: &Error) {
+        tracing::warn!(image = %shape.image, error = %chain(error), "a spare could not be made");
+        self.spares.failed(shape, Instant::now());
     }
 
     /// Takes a name and a range of ids.
-    fn reserve_spare(&self, environment: Environment) -> Result<Record, Error> {
+    fn reserve_spare(&self, shape: Shape) -> Result<Record, Error> {
         let id = self.draw_id()?;
         let id_base = self.ranges.take()?;
         let request = CreateRequest {
-            image: Spec::Digest(environment.image),
+            image: Spec::Digest(shape.image),
             idempotency_key: None,
             limits: dsec_format::environment::Limits::default(),
             env: Vec::new(),
@@ -135,13 +135,13 @@ impl Edge {
             labels: std::collections::BTreeMap::new(),
         };
         self.spares.making(&id);
-        let mut record = self.journal.reserve(id, request, environment.limits, id_base, now_ms());
+        let mut record = self.journal.reserve(id, request, shape.limits, id_base, now_ms());
         record.ephemeral = true;
         Ok(record)
     }
 
     /// The blocking part.
-    fn make_spare(&self, record: Record, environment: Environment) -> Result<Spare, Error> {
+    fn make_spare(&self, record: Record, shape: Shape) -> Result<Spare, Error> {
         let low = LowPriority::take();
         self.journal.write(&record)?;
         let mounted = self.images.hold(&record.request.image, record.id.as_str());
@@ -157,7 +157,7 @@ impl Edge {
             source: errno.into(),
         };
         live.sandbox.reset_priority().map_err(failed)?;
-        Ok(Spare { record, live, environment, devices })
+        Ok(Spare { record, live, shape, devices })
     }
 
     /// Removes a spare, or what there is of one. What cannot be removed becomes a sandbox on its way out, which can be

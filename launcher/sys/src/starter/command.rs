@@ -41,7 +41,8 @@ fn become_program(received: &Received) -> core::result::Result<std::convert::Inf
         join(received.fd(index)).map_err(at(Step::JoinCgroups))?;
     }
     stdio(received).map_err(at(Step::Stdio))?;
-    // What is left closes at exec, and is no directory. The starter's own descriptors are gone before the tenant has any right over this process.
+    // What is left closes at exec, and is no directory. The starter's own descriptors are gone before the tenant has any
+    // right over this process.
     let (status, sandbox) = (received.fd(STATUS), received.fd(SANDBOX));
     close_all_but(&[status.min(sandbox), status.max(sandbox)]).map_err(at(Step::Stdio))?;
     limits(payload.array(header.limits)).map_err(at(Step::Limits))?;

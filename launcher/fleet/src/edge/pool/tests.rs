@@ -4,8 +4,8 @@ use super::*;
 
 const KEEP: Duration = Duration::from_secs(60);
 
-fn environment(name: &str) -> Environment {
-    Environment { image: ImageDigest::of(name.as_bytes()), limits: Limits::default() }
+fn shape(name: &str) -> Shape {
+    Shape { image: ImageDigest::of(name.as_bytes()), limits: Limits::default() }
 }
 
 fn spec(name: &str) -> Spec {
@@ -25,19 +25,19 @@ impl World {
     }
 
     fn asked(&self, name: &str) {
-        self.pool.asked(&spec(name), environment(name), self.now);
+        self.pool.asked(&spec(name), shape(name), self.now);
     }
 
     /// Does what is to be done, until there is nothing.
     fn settle(&mut self, short: bool) {
         loop {
             match self.pool.step(self.now, short) {
-                Step::Make(environment) => {
+                Step::Make(shape) => {
                     self.next += 1;
                     let id: Id = format!("s-{}", self.next).parse().unwrap();
                     self.pool.making(&id);
                     assert!(self.pool.knows(id.as_str()));
-                    self.pool.add(environment, id, self.next);
+                    self.pool.add(shape, id, self.next);
                 }
                 Step::Remove(spare) => self.removed.push(spare),
                 Step::Wait(_) | Step::Done => return,
@@ -48,7 +48,7 @@ impl World {
 
     fn of(&self, name: &str) -> usize {
         let mut state = self.pool.lock();
-        state.kind(environment(name)).map_or(0, |kind| kind.spares.len())
+        state.kind(shape(name)).map_or(0, |kind| kind.spares.len())
     }
 }
 
@@ -84,7 +84,7 @@ fn one_that_is_taken_is_gone_and_made_again() {
     assert!(!world.pool.knows("s-1"));
     world.settle(false);
     assert!(world.pool.knows("s-2"));
-    let digest = Spec::Digest(environment("a").image);
+    let digest = Spec::Digest(shape("a").image);
     assert_eq!(world.pool.take(&digest, Limits { pids: 7, ..Limits::default() }), None);
     assert_eq!(world.pool.take(&spec("b"), Limits::default()), None);
     assert_eq!(world.pool.take(&digest, Limits::default()).unwrap().1, 2);
@@ -96,7 +96,7 @@ fn where_one_does_not_fit_the_others_are_not_given_either() {
     (0..3).for_each(|_| world.asked("a"));
     world.settle(false);
     world.pool.take(&spec("a"), Limits::default()).unwrap();
-    world.pool.retire(environment("a"));
+    world.pool.retire(shape("a"));
     assert!(world.pool.count() == 2 && world.pool.knows("s-1"));
     assert_eq!(world.pool.take(&spec("a"), Limits::default()), None);
     assert_eq!(world.pool.take_any().unwrap().1, 1, "what it occupies can be had");
@@ -108,10 +108,10 @@ fn where_one_does_not_fit_the_others_are_not_given_either() {
 #[test]
 fn a_name_means_what_it_meant_last_and_its_demand_goes_with_it() {
     let mut world = World::new(8);
-    world.pool.asked(&spec("name"), environment("old"), world.now);
-    world.pool.asked(&spec("name"), environment("old"), world.now);
+    world.pool.asked(&spec("name"), shape("old"), world.now);
+    world.pool.asked(&spec("name"), shape("old"), world.now);
     world.settle(false);
-    world.pool.asked(&spec("name"), environment("new"), world.now);
+    world.pool.asked(&spec("name"), shape("new"), world.now);
     assert_eq!((world.of("old"), world.of("new")), (2, 0));
     world.settle(false);
     assert_eq!((world.of("old"), world.of("new")), (0, 3));
@@ -120,7 +120,7 @@ fn a_name_means_what_it_meant_last_and_its_demand_goes_with_it() {
 }
 
 #[test]
-fn environments_share_evenly_within_the_bound() {
+fn shapes_share_evenly_within_the_bound() {
     let mut world = World::new(8);
     (0..20).for_each(|_| world.asked("a"));
     world.settle(false);
@@ -151,7 +151,7 @@ fn they_give_way_to_starts_to_want_of_memory_and_to_the_end() {
     assert_eq!(world.pool.take_any().unwrap().1, 1);
     world.settle(true);
     assert_eq!(world.pool.count(), 0);
-    world.pool.failed(environment("a"), world.now);
+    world.pool.failed(shape("a"), world.now);
     world.settle(false);
     assert_eq!(world.pool.count(), 0);
     world.now += PAUSE;
@@ -167,8 +167,8 @@ fn one_that_cannot_be_made_holds_up_its_like_only() {
     let mut world = World::new(8);
     world.asked("broken");
     world.asked("sound");
-    assert_eq!(world.pool.step(world.now, false), Step::Make(environment("broken")));
-    world.pool.failed(environment("broken"), world.now);
+    assert_eq!(world.pool.step(world.now, false), Step::Make(shape("broken")));
+    world.pool.failed(shape("broken"), world.now);
     world.settle(false);
     assert_eq!((world.of("broken"), world.of("sound")), (0, 1));
     world.now += PAUSE - Duration::from_millis(1);
