@@ -5,6 +5,7 @@ So that what `fsck.erofs` looks at is what is stored, and the document is tried 
 
 import struct
 
+from .cases import check
 from .work import Failure, run
 
 IDENTITY_BYTES = 160
@@ -22,6 +23,14 @@ def stored_layer(store, digest):
     """The file of a layer in a store."""
     name = digest.removeprefix("blake3:")
     return store.path / "layers" / name[:2] / name
+
+
+def check_image(store, image, directory):
+    """`fsck.erofs` of the metadata of every layer of an image."""
+    digests = layer_digests(store, image)
+    check(digests, "the image has layers")
+    for digest in digests:
+        check_metadata(store, digest, directory)
 
 
 def check_metadata(store, digest, directory):

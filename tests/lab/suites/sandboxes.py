@@ -3,7 +3,7 @@
 import hashlib
 import os
 
-from .. import trees
+from .. import layers, trees
 from ..cases import check, equal
 from ..leftovers import cgroups_of, processes_below, remains_of
 from ..programs import Node, Store
@@ -67,7 +67,7 @@ def copies(work, _store, node):
     node.dsec("rm", sandbox)
 
 
-def packed(_work, store, node):
+def packed(work, store, node):
     sandbox = node.create(IMAGE)
     node.dsec("exec", sandbox, "--", "sh", "-c", "echo made inside > /srv/made; chmod 600 /srv/made; rm /etc/issue")
     store.run("pack-diff", "--edge", node.edge_socket, sandbox, "e2e/packed:1")
@@ -75,10 +75,11 @@ def packed(_work, store, node):
     script = "cat /srv/made; stat -c '%a %u' /srv/made; test -e /etc/issue || echo gone"
     said = node.dsec("run", "e2e/packed:1", "--", "sh", "-c", script).stdout
     equal(said, "made inside\n600 0\ngone\n", "the new image")
+    layers.check_image(store, "e2e/packed:1", work.path)
     node.dsec("rm", sandbox)
 
 
-def whiteouts(_work, store, node):
+def whiteouts(work, store, node):
     sandbox = node.create(IMAGE)
     script = "rm -r /usr/share/doc; mkdir /usr/share/doc; echo only > /usr/share/doc/one; mv /etc/default /etc/renamed"
     node.dsec("exec", sandbox, "--", "sh", "-c", script)
@@ -86,6 +87,7 @@ def whiteouts(_work, store, node):
     want = node.dsec("exec", sandbox, "--", "sh", "-c", look).stdout
     store.run("pack-diff", "--edge", node.edge_socket, sandbox, "e2e/whiteouts:1")
     equal(node.dsec("run", "e2e/whiteouts:1", "--", "sh", "-c", look).stdout, want, "the new image")
+    layers.check_image(store, "e2e/whiteouts:1", work.path)
     check(want.startswith("one\n") and want.endswith("gone\n"), f"the sandbox itself: {want!r}")
     node.dsec("rm", sandbox)
 

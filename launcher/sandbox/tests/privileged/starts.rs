@@ -3,6 +3,8 @@
 use super::support::*;
 use dsec_sandbox::{Ended, ExecError, ExecSpec, Sandbox};
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 const LOOK: &str = include_str!("../../../../fixtures/adversary/look_into_starts.pl");
@@ -85,6 +87,29 @@ fn spec(argv: &[&str]) -> ExecSpec {
     spec_of(argv, [null(), null(), null()])
 }
 
+/// Commands of a sandbox that were stopped before they were their programs, by their numbers on the host.
+fn half_way(sandbox: &Sandbox) -> Vec<u32> {
+    let id = sandbox.state().id.to_string();
+    let read = |pid: u32, file: &str| fs_err::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    let numbers = fs_err::read_dir("/proc").unwrap().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let caught = |pid: &u32| {
+        let status = read(*pid, "status");
+        status.starts_with("Name:\t(starting)\n")
+            && status.contains("\nState:\tT")
+            && read(*pid, "cgroup").contains(&id)
+    };
+    numbers.filter(caught).collect()
+}
+
+/// What a process has open that is not of its own root.
+fn open_files(pid: u32) -> Vec<String> {
+    let device = |path: &Path| fs_err::metadata(path).unwrap().dev();
+    let own = device(Path::new(&format!("/proc/{pid}/root/")));
+    let entries = fs_err::read_dir(format!("/proc/{pid}/fd")).unwrap().map(|entry| entry.unwrap().path());
+    let foreign = entries.filter(|path| device(path) != own);
+    foreign.map(|path| fs_err::read_link(path).unwrap().display().to_string()).collect()
+}
+
 #[test]
 fn privileged_a_command_that_a_tenant_stops_half_way_holds_up_nobody() {
     let (attacker, neighbour) = (create(), create());
@@ -98,6 +123,13 @@ fn privileged_a_command_that_a_tenant_stops_half_way_holds_up_nobody() {
     script.wait().unwrap();
     let printed = std::io::read_to_string(stdout).unwrap();
     assert_ne!(printed, "stopped 0\n", "the attack has stopped none");
+    // Each that was caught half-way has nothing open that leads anywhere.
+    let caught = half_way(&attacker);
+    assert!(!caught.is_empty(), "{printed}");
+    for link in caught.iter().flat_map(|pid| open_files(*pid)) {
+        let harmless = link == "/dev/null" || link.starts_with("socket:") || link.contains("pidfd");
+        assert!(harmless, "a command that a tenant has stopped holds {link}");
+    }
     // Those that it has stopped are undecided, until their time is up.
     let undecided =
         starting.iter_mut().filter_map(|starting| starting.poll().unwrap_or(None).is_none().then_some(starting));
