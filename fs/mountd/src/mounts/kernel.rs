@@ -127,7 +127,11 @@ pub fn probe_erofs(image: &Path, device: &Path) -> Result<(), String> {
         Errno::NODEV => "the kernel has no EROFS".to_owned(),
         Errno::PERM => "this process may not mount (CAP_SYS_ADMIN)".to_owned(),
         Errno::NOSYS => "the kernel lacks the mount API (Linux 5.2)".to_owned(),
-        Errno::NOTBLK => "the kernel mounts EROFS from block devices only (Linux 6.12 mounts files)".to_owned(),
+        Errno::NOTBLK => {
+            "the kernel does not mount EROFS from files (before Linux 6.12) or not from those of this file \
+                          system (such as tmpfs)"
+                .to_owned()
+        }
         other => format!("the kernel does not mount the EROFS image {shown}: {other}"),
     })
 }

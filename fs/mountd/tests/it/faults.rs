@@ -10,6 +10,7 @@ use dsec_store::Source;
 use proptest::prelude::*;
 
 use crate::rig::{DEADLINE, Fault, Faulty, Shared, World};
+use crate::tmpfs::Tmpfs;
 
 const MIB: usize = 1 << 20;
 const LATE: Duration = Duration::from_secs(1);
@@ -321,24 +322,6 @@ fn segments(cache: &std::path::Path, extension: &str) -> Vec<std::path::PathBuf>
     entries.filter(|path| path.extension().is_some_and(|found| found == extension)).collect()
 }
 
-/// A file system of a few MiB, gone when the value is dropped.
-struct Tmpfs(tempfile::TempDir);
-
-impl Tmpfs {
-    fn new(options: &std::ffi::CStr) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let flags = rustix::mount::MountFlags::empty();
-        rustix::mount::mount("tmpfs", directory.path(), "tmpfs", flags, options).expect("needs root");
-        Self(directory)
-    }
-}
-
-impl Drop for Tmpfs {
-    fn drop(&mut self) {
-        let _ = rustix::mount::unmount(self.0.path(), rustix::mount::UnmountFlags::DETACH);
-    }
-}
-
 /// Looks after the cache until its disk has been found well, or ill, again.
 fn wait_for_alarm(cache: &Cache, alarm: bool) {
     let start = Instant::now();
@@ -354,7 +337,7 @@ fn privileged_a_full_disk_costs_the_cache_and_no_read() {
     let world = World::new(24 * MIB);
     let source = world.faulty(&[], None);
     let disk = Tmpfs::new(c"size=6m");
-    let rig = world.rig_with(&[&source], disk.0.path(), 256 << 20);
+    let rig = world.rig_with(&[&source], disk.path(), 256 << 20);
     for _ in 0..2 {
         rig.read_all(&world.built.device);
     }
@@ -363,7 +346,7 @@ fn privileged_a_full_disk_costs_the_cache_and_no_read() {
     assert!(status.bypassed > 0 && status.alarm.as_ref().unwrap().contains("No space left"), "{status:?}");
     assert_eq!(rig.reader.fetcher().status().errors, 0);
     // With space again, everything is cached, though nobody has said so and nobody reads meanwhile.
-    rustix::mount::mount_remount(disk.0.path(), rustix::mount::MountFlags::empty(), "size=64m").unwrap();
+    rustix::mount::mount_remount(disk.path(), rustix::mount::MountFlags::empty(), "size=64m").unwrap();
     wait_for_alarm(&rig.cache, false);
     rig.read_all(&world.built.device);
     all_local(&rig, &world);

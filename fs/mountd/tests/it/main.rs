@@ -10,3 +10,4 @@ mod fixture;
 mod oddities;
 mod rig;
 mod roads;
+mod tmpfs;

@@ -6,6 +6,7 @@ use dsec_format::protocol::mountd::Road;
 use dsec_store::LocalStore;
 
 use crate::daemon::Daemon;
+use crate::tmpfs::Tmpfs;
 use crate::{fixture, oddities};
 
 /// A tree with one of everything, and an image of it in the store of a daemon's directory.
@@ -110,6 +111,22 @@ fn privileged_a_killed_daemon_leaves_nothing_that_the_next_one_does_not_clean() 
     assert_eq!(status.fetch.requests, 0, "what was cached before is cached now, {} frames", built.frames);
     assert!(built.device.len() as u64 >= status.images[0].data_bytes);
     daemon.stop();
+}
+
+#[test]
+fn privileged_where_the_kernel_mounts_no_erofs_the_road_is_fuse_without_being_asked_for() {
+    let disk = Tmpfs::new(c"size=64m");
+    odd_tree(disk.path());
+    let mut daemon = Daemon::start(disk.path(), &[]);
+    let mounted = daemon.mount("odd:1", "test");
+    assert_eq!(mounted.road, Road::Fuse);
+    same_tree(&disk.path().join("tree"), Path::new(&mounted.layers[0].path));
+    assert!(daemon.client().status().unwrap().road_reason.contains("EROFS from files"), "{}", daemon.log());
+    daemon.release("test");
+    daemon.stop();
+    let forced = daemon.command().args(["--road", "erofs"]).output().unwrap();
+    let said = String::from_utf8(forced.stderr).unwrap();
+    assert!(!forced.status.success() && said.contains("the erofs road does not work here"), "{said}");
 }
 
 #[test]
