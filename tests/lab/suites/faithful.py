@@ -1,11 +1,14 @@
 """An image is what it was made from: by `verify`, by `fsck.erofs`, and by our own comparison of every road to it."""
 
+import contextlib
 import os
 import shutil
+import subprocess
+import termios
 
 from .. import layers, oci, trees
 from ..cases import check, equal
-from ..programs import Node, Registry, Store
+from ..programs import Node, Registry, Store, program
 from ..work import run
 
 DIFFERENT = 10
@@ -23,7 +26,7 @@ def run_cases(cases, work):
         want = trees.listing(tree)
         cases.run(f"{name}: build", store.run, "build", tree, "--ref", image)
         cases.run(f"{name}: verify --against finds no difference", store.run, "verify", image, "--against", tree)
-        cases.run(f"{name}: fsck.erofs takes every metadata image", metadata_is_sound, work, store, image)
+        cases.run(f"{name}: fsck.erofs takes every metadata image", layers.check_image, store, image, work.path)
         cases.run(f"{name}: the same input gives the same digest", same_digest, work, store, tree, image)
         cases.run(f"{name}: push", store.run, "push", image, registry.url)
         cases.run(f"{name}: fsck of both stores", lambda: (store.run("fsck"), registry.store.run("fsck")))
@@ -32,12 +35,36 @@ def run_cases(cases, work):
             cases.run(f"{name}: the {road} road shows the tree as it was", road_is_faithful, work, node, image, want)
         cases.run(f"{name}: unpack makes the tree as it was", unpacked, work, store, image, want)
         cases.run(f"{name}: a tar of it gives the same image", from_tar, work, store, tree, image)
+    cases.run("progress is drawn on a terminal, taken off again, and nowhere else", progress, work)
     cases.run("verify finds what differs", difference_is_found, work, store)
     cases.run("an OCI layout keeps its whiteouts and its configuration", from_oci, work, store)
 
 
-def metadata_is_sound(work, store, image):
-    layers.check_image(store, image, work.path)
+def progress(work):
+    store = work.path / "progress"
+    build = (program("dsec-pack"), "--store", store, "build", trees.debian(work), "--ref", "e2e/progress:1")
+    drawn = on_a_terminal(*build)
+    check("walking" in drawn and "packing [=" in drawn, f"no bar on the terminal: {drawn[:500]!r}")
+    last = drawn.rstrip("\r").rpartition("\r")[2]
+    check(last in ("", "\x1b[2K"), f"the bar stays on the terminal: {drawn[-200:]!r}")
+    equal(run(*build).stderr, "", "standard error where it is no terminal")
+    trees.remove(store)
+
+
+def on_a_terminal(*argv):
+    """Runs a command whose standard error is a terminal; what it drew there."""
+    ours, theirs = os.openpty()
+    termios.tcsetwinsize(theirs, (24, 100))
+    with subprocess.Popen([str(word) for word in argv], stdout=subprocess.DEVNULL, stderr=theirs) as process:
+        os.close(theirs)
+        drawn = bytearray()
+        # The last descriptor of the other side closes with the command; Linux says EIO then.
+        with contextlib.suppress(OSError):
+            while piece := os.read(ours, 1 << 16):
+                drawn += piece
+        os.close(ours)
+    equal(process.returncode, 0, f"exit code of {argv[0]}")
+    return drawn.decode(errors="replace")
 
 
 def same_digest(work, store, tree, image):
